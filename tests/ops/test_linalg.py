@@ -79,6 +79,8 @@ def test_what_has_no_inverse() -> None:
         linalg.LinAlgError, match=r"cholesky: matrix \(1,\) of the batch is not positive definite"
     ):
         linalg.cholesky(np.stack((np.eye(2), -np.eye(2))))
+    with pytest.raises(linalg.LinAlgError, match="cholesky: the matrix is not positive definite"):
+        linalg.cholesky(np.where(np.eye(2), np.nan, 0.0))
     assert not np.isfinite(lm.jit(linalg.inv)(flat).numpy()).all()
     assert np.isnan(lm.jit(linalg.cholesky)(-np.eye(2)).numpy()).any()
     assert np.isnan(linalg.inv(flat * np.nan).numpy()).any()
@@ -262,8 +264,8 @@ def test_second_derivatives_of_factors_and_solutions() -> None:
 def test_refusals() -> None:
     with pytest.raises(ShapeError, match=r"inv: needs square matrices \[\.\.\., N, N\]"):
         linalg.inv(lm.ones(2, 3))
-    with pytest.raises(ShapeError, match=r"lu_factor: takes matrices of up to 64 rows and columns.*scipy"):
-        linalg.lu_factor(lm.ones(65, 65))
+    with pytest.raises(ShapeError, match="lu_solve: LU .* pivots .* and B .* do not fit"):
+        linalg.lu_solve(lm.ones(3, 3), lm.ones(2, dtype=lm.int32), lm.ones(3, 1))
     with pytest.raises(ShapeError, match="solve: A .* and B .* do not fit"):
         linalg.solve(lm.ones(3, 3), lm.ones(2, 1))
     with pytest.raises(ShapeError, match=r"solve: leading axes of A .* and B .*: shapes \(2,\) and \(4,\)"):
@@ -457,8 +459,6 @@ def test_gradients_are_torchs_and_have_gradients(name: str) -> None:
 
 
 def test_matrices_that_have_no_factors() -> None:
-    with pytest.raises(ShapeError, match=r"qr: takes min\(M, N\) of up to 64"):
-        linalg.qr(np.ones((70, 66)))
     with pytest.raises(ShapeError, match=r"lstsq: A f64\[3,2\] and B f64\[2,2\] do not fit"):
         linalg.lstsq(np.ones((3, 2)), np.ones((2, 2)))
     with pytest.raises(
@@ -559,11 +559,7 @@ def test_tensors_as_matrices() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (
-            lambda: linalg.lu(np.ones((65, 2))),
-            ShapeError,
-            "up to 64 rows and columns, one step each, got f64",
-        ),
+        (lambda: linalg.lu(np.ones(3)), ShapeError, "lu_factor: needs matrices, got f64"),
         (lambda: linalg.tensorinv(np.ones((2, 3))), ShapeError, "the first 2 axes"),
         (lambda: linalg.tensorinv(np.ones((2, 2)), 0), ValueError, "ind must be at least 1, got 0"),
         (lambda: linalg.tensorsolve(np.ones((2, 3)), np.ones(2)), ShapeError, "make no square matrix"),

@@ -1,8 +1,8 @@
 """Linear algebra of small matrices, named and called as in torch.linalg, for every backend.
 
-Linear systems, logarithms of determinants, Cholesky factors, eigenvalues and singular values are ops: LAPACK on a
-CPU, a block for each matrix on a GPU. LU factors, `det` and QR (Householder reflections) are computed step by step:
-their matrices have at most `LARGEST` rows or columns. Leading axes are a batch. Half types are computed in float32.
+Linear systems, determinants, the factors of Cholesky, LU and QR, eigenvalues and singular values are ops: LAPACK on
+a CPU (LU: NumPy by blocks), a block for each matrix on a GPU. Leading axes are a batch. Half types are computed in
+float32.
 Derivatives of every order are those of the ops and steps. A result that depends on values (a rank) is a tensor, never
 a shape.
 """
@@ -23,14 +23,15 @@ from lamina.ops.primitives import arrange, products
 from lamina.ops.primitives.arrange import broadcast_to, movedim, tril
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.decompose import OneTriangle, PseudoInverse, SingularValues, SymmetricEigen
+from lamina.ops.primitives.determinant import Determinant
 from lamina.ops.primitives.factorize import (
     CholeskyFactor,
     LinearSolve,
     LogDeterminant,
     TriangularSolve,
-    eliminated,
     first_bad,
 )
+from lamina.ops.primitives.lu import PivotedFactor, RowOrder, exchanged
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.norms import vector_norm
@@ -41,11 +42,11 @@ from lamina.ops.primitives.pointwise import (
     exp,
     log,
     maximum,
-    sqrt,
     where,
 )
 from lamina.ops.primitives.products import vander as powers
-from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
+from lamina.ops.primitives.qr import CompleteOrthogonalFactor, OrthogonalFactor, TriangularFactor
+from lamina.ops.primitives.reduce import amax, amin, sum
 from lamina.ops.primitives.shape import cat, expand, permute
 from lamina.spec import ShapeError, broadcast_shapes, float32, int32, normalize_axes, normalize_axis
 
@@ -68,9 +69,6 @@ __getattr__ = lazy(
         "ldl_solve": "cholesky_solve takes what is positive definite, lu_solve anything",
     },
 )
-
-#: The most rows of a matrix that is factorized step by step.
-LARGEST = 64
 
 T = TypeVar("T")
 
@@ -272,17 +270,10 @@ def _inverted(what: str, A: Any, checks: bool) -> InvEx[Any]:
 def det(A: Any) -> Any:
     """The determinant of A [..., N, N]: [...]. torch.linalg.det.
 
-    Up to 64 rows it is the product of the pivots, with the gradients of singular matrices; beyond, the exponential of
-    `slogdet`, whose gradient is not finite for these.
+    Its gradient, the cofactors, is that of singular matrices, too.
     """
     a = _matrix("det", A)
-    if not a.shape[-1]:
-        return sum(a, (-2, -1)) + 1.0
-    if a.shape[-1] > LARGEST:
-        found = slogdet(_wide(a))
-        return (found.sign * exp(found.logabsdet)).cast(a.dtype)
-    _, pivots, signs = eliminated(_wide(a), None)
-    return (prod(cat(pivots, -1), -1) * signs[..., 0]).squeeze(-1).cast(a.dtype)
+    return bind(Determinant(), _wide(a))[0].cast(a.dtype)
 
 
 @checked
@@ -297,63 +288,38 @@ def slogdet(A: Any) -> SlogDet[Any]:
 @checked
 def lu_factor(A: Any) -> LUFactor[Any]:
     """(LU [..., M, N], pivots int32 [..., min(M, N)]) of A [..., M, N]: unit lower triangular L below the diagonal
-    and U above; row k was exchanged with row pivots[k] - 1. torch.linalg.lu_factor; up to 64 rows and columns."""
+    and U above; row k was exchanged with row pivots[k] - 1. torch.linalg.lu_factor.
+
+    Gradients are not finite where U's diagonal has a zero.
+    """
     a = _matrix("lu_factor", A, square=False)
-    if builtins.max(a.shape[-2:]) > LARGEST:
-        raise ShapeError(
-            f"lu_factor: takes matrices of up to {LARGEST} rows and columns, one step each, got {a.spec}; "
-            "scipy.linalg.lu_factor takes larger ones on the host"
-        )
-    x = _wide(a)
-    (m, n), rows = x.shape[-2:], np.arange(x.shape[-2])[:, None]
-    columns, places = np.arange(n), []
-    for k in range(builtins.min(m, n)):
-        at = argmax(where(rows >= k, abs(x[..., k : k + 1]), -1.0), -2, True)  # [..., 1, 1]
-        chosen, present = sum(where(at == rows, x, 0.0), -2, True), x[..., k : k + 1, :]
-        x = where(rows == k, chosen, where(at == rows, present, x))
-        pivot = chosen[..., k : k + 1]
-        factors = where(rows > k, x[..., k : k + 1], 0.0) / where(pivot == 0, 1.0, pivot)
-        x = where((rows > k) & (columns == k), factors, x - factors * where(columns > k, chosen, 0.0))
-        places.append(at.squeeze(-1) + 1)
-    if not places:
-        return LUFactor(a, broadcast_to(np.zeros((0,), np.int32), (*a.shape[:-2], 0)))
-    return LUFactor(x.cast(a.dtype), cat(places, -1).cast(int32))
+    factors, pivots = bind(PivotedFactor(), _wide(a))
+    return LUFactor(factors.cast(a.dtype), pivots)
 
 
 @checked
 def lu_factor_ex(A: Any, *, check_errors: bool = False) -> LUFactorEx[Any]:
     """`lu_factor`, and int32 [...]: 0, or the 1-based index of U's first zero pivot. torch.linalg.lu_factor_ex."""
     factors, places = lu_factor(A)
-    count = places.shape[-1]
-    pivots = [factors[..., k : k + 1, k : k + 1] for k in range(count)]
-    info = first_bad(pivots, factors.shape[:-2], False)
+    diagonal = arrange.diagonal(factors, 0, -2, -1).unsqueeze(-1)
+    info = first_bad([diagonal] if places.shape[-1] else [], factors.shape[:-2], False)
     if check_errors:
         _check("lu_factor_ex", info, "invertible", _zero)
     return LUFactorEx(factors, places, info)
 
 
-def _exchanged(b: Any, pivots: Any, back: bool) -> Any:
-    """Apply the row exchanges of `lu_factor` to b [..., M, K], or undo them."""
-    rows = np.arange(b.shape[-2])[:, None]
-    order = range(pivots.shape[-1])
-    for k in reversed(order) if back else order:
-        at = pivots[..., k : k + 1].unsqueeze(-1) - 1
-        other, present = sum(where(at == rows, b, 0.0), -2, True), b[..., k : k + 1, :]
-        b = where(rows == k, other, where(at == rows, present, b))
-    return b
-
-
 @checked
 def lu(A: Any) -> LU[Any]:
     """(P [..., M, M], L [..., M, K], U [..., K, N]) of A [..., M, N] = P L U, K being the smaller of M and N: P is a
-    permutation, L has a unit diagonal. torch.linalg.lu; up to 64 rows and columns."""
+    permutation, L has a unit diagonal. torch.linalg.lu."""
     factors, pivots = lu_factor(A)
     (m, n), kind = factors.shape[-2:], factors.dtype.numpy
     count = builtins.min(m, n)
-    unit = broadcast_to(np.eye(m, dtype=kind), (*factors.shape[:-2], m, m))
+    order = bind(RowOrder(m), pivots)[0].unsqueeze(-2)  # A[order] = L U
+    permutation = (order == np.arange(m, dtype=np.int32)[:, None]).cast(factors.dtype)
     below, above = np.tri(m, count, -1, dtype=bool), np.tri(count, n, -1, dtype=bool)
     low = where(below, factors[..., :count], np.eye(m, count, dtype=kind))
-    return LU(_exchanged(unit, pivots, True), low, where(above, 0.0, factors[..., :count, :]))
+    return LU(permutation, low, where(above, 0.0, factors[..., :count, :]))
 
 
 @checked
@@ -364,12 +330,17 @@ def lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool =
     b = _matrix("lu_solve", B, square=False)
     if not left:
         return lu_solve(factors, places, b.mT, adjoint=not adjoint).mT
-    if places.shape[-1] != factors.shape[-1] or b.shape[-2] != factors.shape[-1]:
+    n = factors.shape[-1]
+    if places.shape != (*factors.shape[:-2], n) or b.shape[-2] != n:
         raise ShapeError(f"lu_solve: LU {factors.spec}, pivots {places.spec} and B {b.spec} do not fit")
+    lead = broadcast_shapes(
+        factors.shape[:-2], b.shape[:-2], f"lu_solve: leading axes of LU {factors.spec} and B {b.spec}"
+    )
+    b, places = expand(b, (*lead, *b.shape[-2:])), expand(places.cast(int32), (*lead, n))
     if adjoint:
         y = solve_triangular(factors.mT, b, upper=False)
-        return _exchanged(solve_triangular(factors.mT, y, upper=True, unitriangular=True), places, True)
-    y = solve_triangular(factors, _exchanged(b, places, False), upper=False, unitriangular=True)
+        return exchanged(solve_triangular(factors.mT, y, upper=True, unitriangular=True), places, True)
+    y = solve_triangular(factors, exchanged(b, places, False), upper=False, unitriangular=True)
     return solve_triangular(factors, y, upper=True)
 
 
@@ -497,34 +468,15 @@ def qr(A: Any, mode: Literal["reduced", "complete", "r"] = "reduced") -> QR[Any]
     """(Q, R) of A [..., M, N] by Householder's reflections, with LAPACK's signs. torch.linalg.qr.
 
     K = min(M, N). "reduced": Q [..., M, K], R [..., K, N]; "complete": [..., M, M] and [..., M, N]; "r": Q is an
-    empty tensor. Raises ShapeError for more than 64 reflections.
+    empty tensor. Gradients are not finite where R's diagonal has a zero.
     """
     x = _matrix("qr", A, square=False)
-    *lead, m, n = x.shape
-    k = min(m, n)
-    if k > LARGEST:
-        raise ShapeError(f"qr: takes min(M, N) of up to {LARGEST}, one step each, got {x.spec}")
-    r = _wide(x)
-    q: Any = broadcast_to(np.eye(m, dtype=r.dtype.numpy), (*lead, m, m)) if mode != "r" else None
-    for i in range(min(k, m - 1)):
-        below = (np.arange(m) >= i)[:, None]
-        v = where(below, r[..., :, i : i + 1], 0.0)
-        unit = (np.arange(m) == i)[:, None].astype(r.dtype.numpy)
-        square = sum(v * v, -2, True)
-        first = r[..., i : i + 1, i : i + 1]
-        # A column that is zero below its pivot is not reflected, as in LAPACK.
-        needed = sum(where((np.arange(m) > i)[:, None], abs(v), 0.0), -2, True) > 0
-        length = sqrt(where(needed, square, 1.0))
-        turn = where(first < 0, -1.0, 1.0)
-        v = v + unit * (turn * length)
-        factor = where(needed, 1.0 / where(needed, length * (length + abs(first)), 1.0), 0.0)
-        r = r - factor * matmul(v, matmul(v.mT, r))
-        q = q if q is None else q - matmul(matmul(q, v), v.mT) * factor
-    rows = m if mode == "complete" else k
-    r = where(np.tri(m, n, -1, dtype=bool), 0.0, r)[..., :rows, :].cast(x.dtype)
-    if q is None:
-        return QR(x.new_zeros((0,)), r)
-    return QR(q[..., :rows].cast(x.dtype), r)
+    wide = _wide(x)
+    if mode == "r":
+        return QR(x.new_zeros((0,)), bind(TriangularFactor(), wide)[0].cast(x.dtype))
+    more = mode == "complete" and x.shape[-2] > x.shape[-1]
+    q, r = bind(CompleteOrthogonalFactor() if more else OrthogonalFactor(), wide)
+    return QR(q.cast(x.dtype), r.cast(x.dtype))
 
 
 def _symmetric(x: Any, uplo: str) -> Any:
@@ -705,13 +657,17 @@ def householder_product(A: Any, tau: Any) -> Any:
             f"householder_product: takes A [..., M, N] with M >= N and tau [..., k], k <= N, got {a.spec} and "
             f"{scale.spec}"
         )
-    eye = np.eye(rows, columns, dtype=a.dtype.numpy)
-    below = where(np.tri(rows, columns, -1, dtype=np.bool_), a, 0.0) + eye
-    found = broadcast_to(operand(eye), a.shape)
-    for i in reversed(range(count)):
-        v = below[..., i : i + 1]
-        found = found - v * scale[..., None, i : i + 1] * matmul(v.mT, found)
-    return found
+    kind, a = a.dtype, _wide(a)
+    scale = scale.cast(a.dtype).unsqueeze(-1)
+    v = where(
+        np.tri(rows, count, -1, dtype=np.bool_), a[..., :count], np.eye(rows, count, dtype=a.dtype.numpy)
+    )
+    # H_1 … H_k = 1 - V T V^T, where T = (1 + diag(tau) S)^-1 diag(tau), S the strict upper triangle of V^T V
+    # (C. Puglisi: "Modification of the Householder method based on the compact WY representation", 1992).
+    (turned,) = bind(
+        TriangularSolve(upper=True, unit=True), scale * matmul(v.mT, v), scale * v[..., :columns, :].mT
+    )
+    return (np.eye(rows, columns, dtype=a.dtype.numpy) - matmul(v, turned)).cast(kind)
 
 
 @checked

@@ -21,6 +21,7 @@ from lamina.ops.primitives.collective import (
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.ctc import CtcLoss, CtcLossGrad
 from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
+from lamina.ops.primitives.determinant import Cofactors, Determinant
 from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad, DropoutMask
 from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
@@ -101,6 +102,7 @@ from lamina.ops.primitives.pointwise import (
     Where,
 )
 from lamina.ops.primitives.pool import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGather, MaxPoolGrad
+from lamina.ops.primitives.qr import CompleteOrthogonalFactor, OrthogonalFactor, TriangularFactor
 from lamina.ops.primitives.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul
 from lamina.ops.primitives.random import RandomNormal, RandomUniform
 from lamina.ops.primitives.reduce import ArgMax, ArgMin, Reduce
@@ -144,6 +146,8 @@ __all__ = [
     "CholeskyFactor",
     "ClippedRelu",
     "ClippedReluGrad",
+    "Cofactors",
+    "CompleteOrthogonalFactor",
     "Concat",
     "Conv",
     "ConvDataGrad",
@@ -154,6 +158,7 @@ __all__ = [
     "CtcLoss",
     "CtcLossGrad",
     "Dequantize",
+    "Determinant",
     "Diagonal",
     "Div",
     "Dropout",
@@ -217,7 +222,9 @@ __all__ = [
     "Neg",
     "NllLoss",
     "NllLossGrad",
+    "OrthogonalFactor",
     "Pad",
+    "PivotedFactor",
     "Polygamma",
     "Pow",
     "Quantize",
@@ -238,6 +245,7 @@ __all__ = [
     "RnnGrad",
     "RoiAlign",
     "RoiAlignGrad",
+    "RowOrder",
     "Rsqrt",
     "Scan",
     "Scatter",
@@ -263,6 +271,7 @@ __all__ = [
     "Tanh",
     "TanhGrad",
     "Transpose",
+    "TriangularFactor",
     "TriangularSolve",
     "UnaryFunction",
     "Where",

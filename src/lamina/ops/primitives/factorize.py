@@ -18,7 +18,7 @@ from lamina.ops.primitives.statistics import any
 from lamina.spec import Shape, ShapeError, Spec, float32, float64, int32, uint8
 
 
-class _Factorization(Op, abstract=True):
+class Factorization(Op, abstract=True):
     """An op on square matrices [..., N, N], and right-hand sides [..., N, K] with the same leading axes; either of
     the two may be one for all, without leading axes.
     """
@@ -43,7 +43,7 @@ class _Factorization(Op, abstract=True):
 
 
 @dataclass(frozen=True)
-class CholeskyFactor(_Factorization):
+class CholeskyFactor(Factorization):
     """A [..., N, N] -> (L [..., N, N], info int32 [...]): L L^T = A, L lower triangular; reads A's lower triangle.
 
     info is 0, or the 1-based index of the first pivot that is not positive: L is NaN from that column on.
@@ -73,7 +73,9 @@ class CholeskyFactor(_Factorization):
     def reference(self, x: Array) -> tuple[Array, ...]:
         lead, info = x.shape[:-2], np.zeros(x.shape[:-2], np.int32)
         try:
-            return np.linalg.cholesky(x), info
+            low = np.linalg.cholesky(x)
+            bad = ~(np.diagonal(low, 0, -2, -1) > 0)  # NaN, to which LAPACK may have no objection
+            return low, np.where(bad.any(-1), bad.argmax(-1) + 1, 0).astype(np.int32) if bad.size else info
         except np.linalg.LinAlgError:
             low = np.empty_like(x)
             for at in np.ndindex(*lead):
@@ -87,7 +89,7 @@ class CholeskyFactor(_Factorization):
 
 
 @dataclass(frozen=True)
-class LinearSolve(_Factorization):
+class LinearSolve(Factorization):
     """(A [..., N, N], B [..., N, K]) -> (X [..., N, K], info int32 [...]): A X = B, by elimination with pivoting.
 
     info is 0, or the 1-based index of the first pivot that is 0: X is not finite then.
@@ -131,7 +133,7 @@ class LinearSolve(_Factorization):
 
 
 @dataclass(frozen=True)
-class TriangularSolve(_Factorization):
+class TriangularSolve(Factorization):
     """(A [..., N, N], B [..., N, K]) -> X [..., N, K]: A X = B, where A is taken as lower (upper) triangular.
 
     unit: the diagonal is taken as ones.
@@ -176,7 +178,7 @@ class TriangularSolve(_Factorization):
 
 
 @dataclass(frozen=True)
-class LogDeterminant(_Factorization):
+class LogDeterminant(Factorization):
     """A [..., N, N] -> (the determinant's sign [...], the logarithm of its magnitude [...]): (0, -inf) for 0."""
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:

@@ -8,6 +8,7 @@ import pytest
 
 from lamina.backends.cuda import backend
 from lamina.backends.reference import run_reference
+from lamina.ops.primitives.determinant import Cofactors, Determinant
 from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
 from lamina.spec import DType, Policy, Spec, float32, float64
 from tests.helpers.emulator import contrary, run_plan
@@ -66,3 +67,27 @@ def test_bad_pivots() -> None:
     low, info = run(CholeskyFactor(), np.diag([4.0, -1, 9]))
     assert info == 2
     np.testing.assert_array_equal(low, [[2, 0, 0], [0, np.nan, 0], [0, np.nan, np.nan]])
+
+
+@pytest.mark.parametrize("dtype", [float32, float64])
+@pytest.mark.parametrize("shape", [(2, 1, 1), (3, 3), (2, 2, 6, 6), (17, 17), (0, 2, 2), (2, 0, 0)])
+def test_determinants_and_cofactors(shape: tuple[int, ...], dtype: DType) -> None:
+    a = RNG.standard_normal(shape)
+    for op in (Determinant(), Cofactors()):
+        (wanted,) = op.reference(a.astype(dtype.numpy).astype(np.float64))
+        error = (1e-11 if dtype == float64 else 3e-6) * float(np.abs(wanted).max(initial=1e-9))
+        np.testing.assert_allclose(run(op, a, dtype=dtype)[0], wanted, rtol=0, atol=error)
+
+
+def test_cofactors_of_singular_matrices() -> None:
+    """Of rank N - 1, N - 2 and 0; of what is not finite NaN."""
+    left, right = RNG.standard_normal((2, 5, 5))
+    ranks = [left[:, :rank] @ right[:rank] for rank in (4, 3, 0)]
+    found = run(Cofactors(), np.stack(ranks))[0]
+    minor = np.array([
+        [(-1) ** (i + j) * np.linalg.det(np.delete(np.delete(ranks[0], i, 0), j, 1)) for j in range(5)]
+        for i in range(5)
+    ])  # fmt: skip
+    np.testing.assert_allclose(found[0], minor, rtol=0, atol=1e-12 * np.abs(minor).max())
+    np.testing.assert_allclose(found[1:], 0, atol=1e-12)
+    assert np.isnan(run(Cofactors(), np.where(np.eye(3), np.nan, 1))[0]).any()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TypeAlias
 
 from lamina.backends import Plan
 from lamina.backends.cuda.launch.program import (
@@ -17,20 +16,28 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.registry import kernels
-from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
+from lamina.ops.primitives.determinant import Cofactors, Determinant
+from lamina.ops.primitives.factorize import (
+    CholeskyFactor,
+    Factorization,
+    LinearSolve,
+    LogDeterminant,
+    TriangularSolve,
+)
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
-Factorization: TypeAlias = CholeskyFactor | LinearSolve | LogDeterminant | TriangularSolve
 
-
-@kernels(CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve, source="kernel")
+@kernels(
+    CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve, Determinant, Cofactors, source="kernel"
+)
 def factorize(op: Factorization, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The matrices are row-major, one after another; an operand without leading axes is read by all blocks."""
     inputs = [s.open.fixed for s in specs]
     outputs = [s.fixed for s in op.infer(*(s.open for s in specs))]
-    lead = outputs[0].shape[: None if isinstance(op, LogDeterminant) else -2]
+    lead = outputs[0].shape[: None if isinstance(op, LogDeterminant | Determinant) else -2]
     rows, columns = inputs[0].shape[-1], inputs[1].shape[-1] if len(inputs) > 1 else 0
+    columns = rows if isinstance(op, Cofactors) else columns
     count, label = prod(lead), op.name
     if not any(s.numel for s in outputs):
         return kernel_plan(device, inputs, outputs, [], label=label)
@@ -41,5 +48,6 @@ def factorize(op: Factorization, specs: tuple[Spec, ...], device: Device, policy
     program = Program(op.name, "matmul/factorize.cu", f"typedef {c_type(inputs[0].dtype)} T;\n{sizes}{shape}")
     places = (*map(source, range(len(inputs))), *map(target, range(len(outputs))), scratch())
     launch = Launch(program, (count,), (256,), places)
-    workspace = 8 * count * rows * (columns if isinstance(op, TriangularSolve) else rows + columns)
+    width = columns if isinstance(op, TriangularSolve) else rows + columns
+    workspace = 8 * count * rows * (width + isinstance(op, Cofactors))  # and the order of the columns
     return kernel_plan(device, inputs, outputs, [launch], label=label, workspace=max(workspace, 8))

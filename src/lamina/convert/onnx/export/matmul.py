@@ -9,6 +9,7 @@ import numpy as np
 from lamina import ops
 from lamina.convert.onnx.export.writer import OpExport, Written, composes, exports
 from lamina.ops.primitives.attention import Attention
+from lamina.ops.primitives.determinant import Determinant
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.softmax import LogSoftmax, Softmax
 
@@ -24,6 +25,14 @@ def matmul(step: OpExport) -> Written:
             rank = step.specs[i].ndim
             names[i] = step.add("Transpose", names[i], perm=[*range(rank - 2), rank - 1, rank - 2])
     return step.add("MatMul", *names)
+
+
+@exports(Determinant)
+def determinant(step: OpExport) -> Written:
+    """Det; without rows, of which onnxruntime knows nothing, by the formula."""
+    if step.specs[0].shape[-1] == 0:
+        return step.composed(Determinant.composed)
+    return step.add("Det", *step.inputs)
 
 
 @exports(Softmax, LogSoftmax)

@@ -8,7 +8,10 @@ import torch
 
 from lamina.convert.torch.functions.step import TorchStep, writes
 from lamina.ops.primitives.decompose import OneTriangle, SingularValues, SymmetricEigen
+from lamina.ops.primitives.determinant import Cofactors, Determinant
 from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
+from lamina.ops.primitives.lu import PivotedFactor, RowOrder
+from lamina.ops.primitives.qr import CompleteOrthogonalFactor, OrthogonalFactor, TriangularFactor
 
 
 @writes(SymmetricEigen)
@@ -50,6 +53,54 @@ def triangular_solve(step: TorchStep, a: Any, b: Any) -> Any:
 def log_determinant(step: TorchStep, x: Any) -> Any:
     """torch.linalg.slogdet."""
     return torch.linalg.slogdet(x)
+
+
+@writes(Determinant)
+def determinant(step: TorchStep, x: Any) -> Any:
+    """torch.linalg.det."""
+    return torch.linalg.det(x)
+
+
+@writes(Cofactors)
+def cofactors(step: TorchStep, x: Any) -> Any:
+    """det(U V^T) U cof(diag(s)) V^T."""
+    u, s, vh = torch.linalg.svd(x)
+    others = torch.where(torch.eye(x.shape[-1], dtype=torch.bool, device=x.device), 1.0, s.unsqueeze(-2))
+    turned = torch.linalg.det(u @ vh).detach().sign().unsqueeze(-1)
+    return (u * (torch.prod(others, -1) * turned).unsqueeze(-2)) @ vh
+
+
+@writes(PivotedFactor)
+def pivoted_factor(step: TorchStep, x: Any) -> Any:
+    """torch.linalg.lu_factor_ex."""
+    return torch.linalg.lu_factor_ex(x)[:2]
+
+
+@writes(RowOrder)
+def row_order(step: TorchStep, pivots: Any) -> Any:
+    """The permutation of torch.lu_unpack, as the row of each one in its columns, or in its rows."""
+    op: RowOrder = step.op
+    packed = torch.zeros((*pivots.shape[:-1], op.rows, pivots.shape[-1]), device=pivots.device)
+    permutation = torch.lu_unpack(packed, pivots, unpack_data=False)[0]
+    return torch.argmax(permutation, -1 if op.inverse else -2).to(torch.int32)
+
+
+@writes(OrthogonalFactor)
+def orthogonal_factor(step: TorchStep, x: Any) -> Any:
+    """torch.linalg.qr."""
+    return torch.linalg.qr(x)
+
+
+@writes(TriangularFactor)
+def triangular_factor(step: TorchStep, x: Any) -> Any:
+    """The R of torch.linalg.qr, which has a gradient beside its Q alone."""
+    return torch.linalg.qr(x)[1]
+
+
+@writes(CompleteOrthogonalFactor)
+def complete_orthogonal_factor(step: TorchStep, x: Any) -> Any:
+    """torch.linalg.qr."""
+    return torch.linalg.qr(x, "complete")
 
 
 @writes(OneTriangle)
