@@ -285,6 +285,32 @@ def test_packed_sequences_initial_states_and_cells() -> None:
             torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
+def test_a_step_of_an_optimizer_of_ones_own_is_compiled() -> None:
+    """It writes parameters within `no_grad`, called where gradients are recorded."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    layer = torch.nn.Linear(4, 3)
+    momenta = [torch.zeros_like(p) for p in layer.parameters()]
+
+    @torch.no_grad()
+    def step() -> None:
+        for p, m in zip(layer.parameters(), momenta, strict=True):
+            m.lerp_(p.grad, 0.1)
+            p.mul_(0.9).add_(m, alpha=-0.1)
+
+    for p in layer.parameters():
+        p.grad = torch.randn(p.shape)
+    first = [p.detach().clone() for p in layer.parameters()]
+    run = compiled(step)
+    for _ in range(2):
+        run()
+    for p, p0 in zip(layer.parameters(), first, strict=True):
+        torch.testing.assert_close(p.detach(), p0 * 0.81 - 0.1 * (0.9 * 0.1 + 0.19) * p.grad)
+        assert p.requires_grad
+
+
 def test_regions_without_gradient_and_detached_values() -> None:
     import torch
 

@@ -1,5 +1,6 @@
 """Graphs in parts, of which PyTorch runs some."""
 
+import copy
 import logging
 from typing import Any
 
@@ -282,3 +283,22 @@ def test_what_writes_to_an_argument_that_needs_a_gradient_runs_alone_in_pytorch(
     (said,) = {r.getMessage().partition(" (File")[0] for r in caplog.records if r.name == "lamina.convert"}
     name = {"relu_": "torch.nn.functional.relu", "no_grad": "_operator.imul", "data": "Tensor.clamp_"}
     assert said == f"backend='lamina': PyTorch runs {name.get(way, 'Tensor.mul_')}"
+
+
+def test_a_parameter_written_before_it_is_read_has_its_gradient(caplog: pytest.LogCaptureFixture) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    def program(layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            layer.weight.mul_(0.9)
+        return layer(x).sin()
+
+    layer, x = torch.nn.Linear(4, 3), torch.randn(2, 4)
+    other = copy.deepcopy(layer)
+    for net, run in ((layer, program), (other, compiled(program))):
+        run(net, x).sum().backward()
+    torch.testing.assert_close(other.weight.grad, layer.weight.grad)
+    torch.testing.assert_close(other.weight, layer.weight)
+    assert "writes to an argument that needs a gradient" in caplog.text

@@ -66,6 +66,17 @@ def rows_and_means(y: Any, x: Any) -> Any:
     return z, (y[mask] ** 2).mean(), y[x > 9].sum()
 
 
+@program
+def full_slices_behind_the_mask(y: Any, x: Any) -> Any:
+    import torch
+
+    mask = x[:, 0] > 0
+    z = torch.zeros_like(y)
+    z[mask, :] = y[mask, ...].tanh() * x.mean(0)
+    z = z.index_put((mask,), y[mask, :].exp())
+    return z, (y[mask, :] ** 2).mean()
+
+
 def network(function: Callable[[Any, Any], Any]) -> Any:
     import torch
 
@@ -107,6 +118,22 @@ def test_a_recorded_step_trains_as_pytorch(name: str) -> None:
         with torch.no_grad():
             for p in net.parameters():
                 p -= 0.1 * p.grad
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_another_batch_size_selects_another_number(name: str) -> None:
+    """The exporter bounds the number of selected elements, which the sizes of the inputs do not tell."""
+    import torch
+
+    from lamina.convert.torch import check, from_torch
+
+    torch.manual_seed(0)
+    net = network(PROGRAMS[name])
+    converted = from_torch(net, torch.randn(6, 4), share=False)
+    for size in (9, 3):
+        found = check(net, converted, torch.randn(size, 4))
+        assert found.output < 1e-5, found
+        assert found.gradient < 1e-4, found
 
 
 def joined(y: Any, x: Any) -> Any:

@@ -28,6 +28,7 @@ from lamina.convert.torch.partition import (
     example,
     is_region,
     is_sized_within,
+    is_without_gradient,
     left_with,
     memory_of,
     note_gradient_modes,
@@ -122,6 +123,8 @@ class GraphFunction:
         self._attributes = [_attribute(graph_module, name) for name in self._program.attributes]
         self._only: CompiledGraph | None = None  # if no size is symbolic
         self._said = False
+        #: Whether nothing in it has a gradient, so that parameters may be written.
+        self._without_gradient = is_without_gradient(graph_module)
         #: The arguments that programs take. Floats are among them until their values must be known.
         self._operands = self._interface.operands
         self.left: dict[str, str] = {n.name: reason for n, reason in self._program.unknown()}
@@ -165,7 +168,7 @@ class GraphFunction:
 
     def _find(self, args: Sequence[Any]) -> CompiledGraph | None:
         """The program for these numbers among the arguments; None if the graph cannot be compiled."""
-        grads = torch.is_grad_enabled()
+        grads = torch.is_grad_enabled() and not self._without_gradient
         numbers = [i for i in range(len(args)) if i not in self._operands]
         key = grads, *[args[i].item() if i in self._interface.wrapped else args[i] for i in numbers]
         found = self._programs.find(key)
@@ -183,7 +186,7 @@ class GraphFunction:
                 return None
             self._programs.add(key, found)
         if not numbers:
-            self._only, self._with_gradient = found, grads
+            self._only, self._with_gradient = found, torch.is_grad_enabled()
         return found
 
     def _compile(self, args: Sequence[Any], grads: bool) -> CompiledGraph:
@@ -198,7 +201,8 @@ class GraphFunction:
         for i in recorded.written:
             if needs[i]:
                 error = ValueError("it writes to an argument that needs a gradient")
-                error.add_note(f"node {writer(self.graph_module, places[i])!r}")
+                names = [*self._program.inputs, *self._program.attributes]
+                error.add_note(f"node {writer(self.graph_module, names[places[i]])!r}")
                 raise error
         stays = [i for i, x in enumerate(tensors) if _stays(x) or i >= len(self._operands)]
         unsaved = [k for k, i in enumerate(places) if i in self._interface.unsaved]

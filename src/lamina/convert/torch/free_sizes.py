@@ -53,10 +53,12 @@ class FreeSizes:
 
         numbers: its non-tensor results (`return y, y.shape[0]`): it only holds while they are unchanged.
         """
-        bounds = {formula: (r.lower, r.upper) for formula, r in ranges.items()}
         known = {id(env): env for shape in shapes for x in shape if (env := _environment(x)) is not None}
         conditions = [env.replace(guard.expr) for env in known.values() for guard in env.guards]
         made, own = tuple(map(tuple, made_of)), [tuple(map(_formula, shape)) for shape in shapes]
+        free = {s for shape in own for f in shape if not isinstance(f, int) for s in f.free_symbols}
+        # Other symbols are numbers that follow from values (how many elements a mask selects): no shape tells them.
+        bounds = {f: (r.lower, r.upper) for f, r in ranges.items() if f.free_symbols <= free}
         values = _values(own, made)
         asked = {s for x in numbers if isinstance(x, _SYMBOLIC) for s in x.node.expr.free_symbols}
         conditions += [sympy.Eq(s, values.get(s)) for s in asked]

@@ -20,6 +20,8 @@ State: TypeAlias = Mapping[str, torch.dtype | None]
 REGION = "lamina_autocast"
 #: The `meta` key that tells whether gradients are recorded there, if the graph switches that.
 GRADIENT = "lamina_gradient"
+#: The kinds of nodes whose tensors the graph does not compute.
+_GIVEN = ("placeholder", "get_attr")
 
 
 def note_gradient_modes(graph: GraphModule) -> None:
@@ -38,6 +40,17 @@ def note_gradient_modes(graph: GraphModule) -> None:
         graph.recompile()
 
 
+def is_without_gradient(graph: GraphModule) -> bool:
+    """Whether each call of a graph runs within `no_grad`, whatever the caller's mode."""
+    mode: bool | None = None
+    for node in graph.graph.nodes:
+        if getattr(node.target, "__name__", "") == "_set_grad_enabled":
+            mode = bool(node.args[0])
+        elif node.op.startswith("call") and node.meta.get(GRADIENT, mode) is not False:
+            return False
+    return True
+
+
 def is_region(node: Node) -> bool:
     """Whether a node has a state of autocast, or a gradient mode, that may not be the caller's."""
     return REGION in node.meta or GRADIENT in node.meta
@@ -47,7 +60,8 @@ def left_with(graph: GraphModule, left: Collection[str]) -> set[str]:
     """The names of the nodes that fall back to PyTorch if those in `left` do.
 
     A tensor written in place and all its views are computed on one side: by PyTorch if any of these nodes
-    is PyTorch's, if parts in between would separate them, or if it is an argument that needs a gradient.
+    is PyTorch's, if parts in between would separate them, or if it is an argument that needs a gradient
+    (unless nothing in the graph has one, as in an optimizer's step).
     A node with several results stays with the readers of its entries: only tensors and numbers pass between parts.
     """
     nodes = list(graph.graph.nodes)
@@ -55,13 +69,15 @@ def left_with(graph: GraphModule, left: Collection[str]) -> set[str]:
     members = _by_memory(nodes)
     written = {_memory(n) for n in nodes if writes(n)} - {None}
     several = [_with_entries(n) for n in nodes if n.op.startswith("call")]
+    differentiated = not is_without_gradient(graph)
     while True:
         parts = parts_of(nodes, found)
         more = set(found)
         for memory in written:
-            own = [n for n in members[memory] if n.op not in ("placeholder", "get_attr")]
+            own = [n for n in members[memory] if n.op not in _GIVEN]
             torn = len({parts[n.name] for n in own}) > 1
-            if torn or any(n.name in found for n in own) or _needs_gradient(members[memory]):
+            needed = differentiated and _needs_gradient(members[memory])
+            if torn or needed or any(n.name in found for n in own):
                 more |= {n.name for n in own}
         for own in several:
             if len({parts[n.name] for n in own}) > 1 or any(n.name in found for n in own):
@@ -169,10 +185,12 @@ class _Part(torch.nn.Module):
         return found
 
 
-def writer(graph: GraphModule, argument: int) -> str:
-    """The name of a node that writes to an argument, or to a view of it; "" if there is none."""
+def writer(graph: GraphModule, given: str) -> str:
+    """The name of a node that writes to an argument (named by its node) or to an attribute (named by its path), or
+    to a view of it; "" if there is none."""
     nodes = list(graph.graph.nodes)
-    memory = _memory([n for n in nodes if n.op == "placeholder"][argument])
+    names = {n.name if n.op == "placeholder" else str(n.target): n for n in nodes if n.op in _GIVEN}
+    memory = _memory(names[given])
     return next((n.name for n in nodes if writes(n) and _memory(n) == memory), "")
 
 
@@ -237,7 +255,5 @@ def _by_memory(nodes: list[Node]) -> dict[int | None, list[Node]]:
 def _needs_gradient(nodes: list[Node]) -> bool:
     """Whether one of them is an argument that needs a gradient."""
     return any(
-        isinstance(seen := example(n), torch.Tensor) and seen.requires_grad
-        for n in nodes
-        if n.op in ("placeholder", "get_attr")
+        isinstance(seen := example(n), torch.Tensor) and seen.requires_grad for n in nodes if n.op in _GIVEN
     )

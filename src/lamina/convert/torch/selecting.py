@@ -70,12 +70,19 @@ class Selection:
 
 
 def selected(x: Any, key: Any) -> Selection | None:
-    """x[key] if key is a single mask with unknown values; None otherwise."""
-    if isinstance(key, tuple):
-        key = key[0] if len(key) == 1 else None
+    """x[key] if key is a single mask with unknown values, with or without full slices behind; None otherwise."""
+    key = _single(key)
     if not (is_operand(key) and is_operand(x) and key.dtype == bool_ and key.ndim and key.spec.numel):
         return None
     return Selection.of(x, key) if known(key) is None and x.shape[: key.ndim] == key.shape else None
+
+
+def _single(key: Any) -> Any:
+    """The only index of a key (x[mask, :] and x[mask, ...] are x[mask]); the key itself if there are several."""
+    if not isinstance(key, tuple) or not key:
+        return key
+    full = all(k is ... or (isinstance(k, slice) and k == slice(None)) for k in key[1:])
+    return key[0] if full else key
 
 
 def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], Any]) -> Any:
@@ -118,7 +125,7 @@ def _written(name: str, args: Any, values: Selection) -> Any:
     """x[mask] = values selected by the same mask."""
     target, key, given = args[:3]
     key = key if name.endswith("setitem__") or name == "setitem" else tuple(key)
-    mask = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    mask = _single(key)
     mask = mask.read() if isinstance(mask, Cell) else mask
     if given is not values or not isinstance(target, Cell) or len(args) > 3 or not is_operand(mask):
         values.refuse()
