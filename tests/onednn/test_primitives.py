@@ -89,6 +89,38 @@ def test_convolution_in_three_directions() -> None:
     assert np.vdot(dx, x) == np.vdot(g, y - b[:, None, None])  # the adjoint
 
 
+@pytest.mark.parametrize(("channels", "filters", "size"), [(3, 48, 64), (4, 16, 16), (1, 6, 16), (9, 16, 16)])
+def test_filter_gradients_of_few_channels_stay_within_their_scratchpad(
+    channels: int, filters: int, size: int
+) -> None:
+    """oneDNN's kernel for 1x1 convolutions with a stride wrote up to 20 KB behind it: other memory of the process."""
+    window = onednn.SlidingWindow((2, 2), (0, 0), (0, 0), (0, 0))
+    x = MemoryDesc((2, channels, size, size), tag="acdb")
+    g = MemoryDesc((2, filters, size // 2, size // 2), tag="acdb")
+    w = any_(filters, channels, 1, 1)
+    hint = onednn.convolution_forward(x, w, None, g, window)
+    made = onednn.convolution_backward_weights(x, w, None, g, window, hint=hint)
+    behind = 1 << 16
+    held = {
+        a: np.ones((d.nbytes + behind) // 4, np.float32)
+        for a, d in {
+            ARG.SRC: made.src,
+            ARG.DIFF_DST: made.diff_dst,
+            ARG.DIFF_WEIGHTS: made.diff_weights,
+            ARG.SCRATCHPAD: made.scratchpad,
+        }.items()
+        if d.nbytes
+    }
+    descs = {ARG.SRC: made.src, ARG.DIFF_DST: made.diff_dst, ARG.DIFF_WEIGHTS: made.diff_weights}
+    for values in held.values():
+        values[-behind // 4 :] = 7
+    Primitive(made).execute(
+        {a: Memory(descs.get(a, made.scratchpad), v.ctypes.data, keep=v) for a, v in held.items()}
+    )
+    for argument, values in held.items():
+        assert (values[-behind // 4 :] == 7).all(), (argument, made.implementation)
+
+
 def test_post_ops_scales_and_sum() -> None:
     x, w, other = ints(2, 4, 6, 6), ints(8, 4, 3, 3, seed=1), ints(2, 8, 4, 4, seed=2)
     window = onednn.SlidingWindow((1, 1), (0, 0), (0, 0), (0, 0))

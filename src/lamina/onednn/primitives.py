@@ -623,6 +623,10 @@ def _normalization_flags(scale: bool, shift: bool, global_stats: bool = False, r
     return int(value | flags.dnnl_use_global_stats * global_stats | flags.dnnl_fuse_norm_relu * relu)
 
 
+#: Floats of the longest vector.
+_MOST_LANES = 16
+
+
 def _describe(
     title: str,
     operands: Mapping[str, MemoryDesc | None],
@@ -660,7 +664,24 @@ def _describe(
             made = create(**engine, **handles, **settings, **more, attr=attr.handle)
     except DnnlError as error:
         raise failed(error.status, error.function, recipe.text) from None
-    return PrimitiveDesc(made, attr, recipe)
+    found = PrimitiveDesc(made, attr, recipe)
+    while _writes_beyond_scratch(found) and found.next_implementation():
+        pass
+    return found
+
+
+def _writes_beyond_scratch(made: PrimitiveDesc) -> bool:
+    """Whether a kernel writes beyond its scratchpad.
+
+    Filter gradients of 1x1 convolutions with a stride gather the positions that they read; the room for these is of
+    as many channels as there are, while each is written as a whole vector (oneDNN 3: measured with AVX2, 8 floats).
+    """
+    recipe = made.recipe
+    src, weights = recipe.operands.get("src"), recipe.operands.get("diff_weights")
+    if src is None or weights is None or max(recipe.settings.get("strides", (1,))) == 1:
+        return False
+    channels = weights.dims[1 - src.ndim]  # of a group: diff_weights is [(G,) K, C, *kernel]
+    return channels < _MOST_LANES and made.implementation.startswith("jit_1x1")
 
 
 def remade(recipe: Recipe) -> PrimitiveDesc:
