@@ -75,6 +75,23 @@ def test_as_torch(mode: str, rank: int, options: dict[str, Any]) -> None:
     np.testing.assert_allclose(slope.numpy(), theirs.grad.numpy(), atol=1e-5)
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_images_of_levels_as_torch(mode: str, antialias: bool) -> None:
+    """torch rounds the weights to integers, so that a level may be its neighbour; nearest levels are the same."""
+    torch = pytest.importorskip("torch")
+    options: dict[str, Any] = {"mode": mode, "antialias": antialias and mode.startswith("bi")}
+    images = np.random.default_rng(3).integers(0, 256, (2, 3, 9, 7), np.uint8)
+    for size in ((5, 4), (18, 15), (9, 3)):
+        wanted = torch.nn.functional.interpolate(torch.from_numpy(images), size, **options).numpy()
+        found = ops.interpolate(images, size, **options).numpy()
+        assert found.dtype == np.uint8
+        apart = np.abs(wanted.astype(int) - found.astype(int))
+        assert apart.max() <= (0 if mode.startswith("nearest") else 2)
+        assert (apart > 0).mean() < 0.03
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from math import floor
 from typing import Any, Literal
 
 from lamina.ops.arguments import Sizes, checked
 from lamina.ops.core import operand
 from lamina.ops.primitives.axis_map import AxisMap
+from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.map_axes import mapped
+from lamina.ops.primitives.pointwise import clamp, floor
 from lamina.ops.primitives.window import per_axis
-from lamina.spec import Shape, ShapeError
+from lamina.spec import Shape, ShapeError, float32, uint8
 
 Mode = Literal["nearest", "linear", "bilinear", "bicubic", "trilinear", "area", "nearest-exact"]
 Factors = float | Sequence[float]
@@ -47,8 +49,9 @@ def interpolate(
     themselves. recompute_scale_factor: positions are computed from the sizes instead of from scale_factor. antialias:
     "bilinear" and "bicubic" average when downsampling.
 
-    The gradient accumulates in a fixed order. Raises ShapeError, DTypeError, and ValueError for mutually exclusive
-    arguments.
+    Images in uint8 are computed in float32 and rounded to levels; torch rounds the weights, too, by which a level may
+    be its neighbour. The gradient accumulates in a fixed order. Raises ShapeError, DTypeError, and ValueError for
+    mutually exclusive arguments.
     """
     x = operand(input, "interpolate")
     kind, ranks = _KINDS[mode]
@@ -69,7 +72,19 @@ def interpolate(
     named = f"{kind}-antialias" if antialias else kind
     axes = zip(spatial, sizes, factors, strict=True)
     maps = [_axis(named, n, out, factor, bool(align_corners)) for n, out, factor in axes]
-    return mapped(x, [None, None, *maps])
+    if x.dtype != uint8:
+        return mapped(x, [None, None, *maps])
+    return _of_levels(x, maps)
+
+
+def _of_levels(x: Any, maps: Sequence[AxisMap | None]) -> Any:
+    """An image of uint8 resized along one axis after another, the last one first, each rounded to levels, as torch's
+    (and Pillow's)."""
+    levels = cast(x, float32)
+    for place in range(len(maps) - 1, -1, -1):
+        along = [m if i == place else None for i, m in enumerate(maps)]
+        levels = clamp(floor(mapped(levels, [None, None, *along]) + 0.5), 0.0, 255.0)
+    return cast(levels, uint8)
 
 
 def _sizes(
@@ -87,7 +102,7 @@ def _sizes(
     given = tuple(scale_factor) if isinstance(scale_factor, Sequence) else (scale_factor,) * rank
     if len(given) != rank or not all(0 < f < 2**31 for f in given):
         raise ShapeError(f"interpolate: scale_factor must be one number > 0 or {rank}, got {scale_factor}")
-    sizes = tuple(floor(float(n) * f) for n, f in zip(spatial, given, strict=True))
+    sizes = tuple(math.floor(float(n) * f) for n, f in zip(spatial, given, strict=True))
     return sizes, [None] * rank if recompute else given
 
 
