@@ -30,6 +30,44 @@ def test_scaling_is_pillow_s(size: tuple[int, int]) -> None:
     assert np.abs(t.Resize(size)(IMAGE, rng()).astype(int) - expected).max() <= 1
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("interpolation", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_scaling_is_torchvision_s(interpolation: str, antialias: bool, dtype: Any, shape: Any) -> None:
+    from tests.helpers.pictures import functional
+
+    mode: Any = getattr(functional().InterpolationMode, interpolation.upper().replace("-", "_"))
+    image = picture(shape, dtype)
+    for size in ((20, 61), (70, 15)):
+        wanted = by_tensors("resize", image, size, mode, antialias=antialias)
+        found = t.Resize(size, interpolation, antialias=antialias)(image, rng())  # type: ignore[arg-type]
+        assert found.dtype == dtype
+        apart = np.abs(found.astype(float) - wanted.astype(float))
+        assert apart.max() <= (1 if dtype == np.uint8 else 1e-3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("shape", [(33, 47, 3), (47, 20, 1), (10, 90, 3)])
+def test_one_number_and_the_largest_side(shape: Any) -> None:
+    image = picture(shape)
+    for size, most in ((16, None), (16, 20), (40, 41), (7, 100)):
+        wanted = by_tensors("resize", image, [size], max_size=most).shape
+        assert t.Resize(size, max_size=most)(image, rng()).shape == wanted
+
+
+def test_a_crop_of_a_padded_image() -> None:
+    image = picture((5, 6, 3))
+    part = t.RandomCrop(8, pad_if_needed=True, fill=(7, 8, 9))(image, rng())
+    assert part.shape == (8, 8, 3)
+    assert (part == (7, 8, 9)).all(2).sum() == 64 - 30  # the image is whole
+    mirrored = t.RandomCrop(8, pad_if_needed=True, padding_mode="symmetric")(image, rng())
+    assert set(map(tuple, mirrored.reshape(-1, 3))) <= set(map(tuple, image.reshape(-1, 3)))
+    small = t.RandomResizedCrop(9, interpolation="nearest")(image, rng())
+    assert set(map(tuple, small.reshape(-1, 3))) <= set(map(tuple, image.reshape(-1, 3)))
+
+
 def test_padding() -> None:
     np.testing.assert_array_equal(
         t.Pad((1, 2, 3, 4), fill=7)(IMAGE, rng()),
@@ -128,7 +166,9 @@ def test_crops_larger_than_the_image_are_named() -> None:
     ("make", "message"),
     [
         (lambda: t.Resize(0), "Resize: size must be one or two numbers of at least 1, got 0"),
-        (lambda: t.CenterCrop((1, 2, 3)), "CenterCrop: size must be one or two numbers"),  # type: ignore[arg-type]
+        (lambda: t.Resize(9, max_size=9), "Resize: max_size must exceed a size of one number, got 9 and 9"),
+        (lambda: t.Resize((9, 8), max_size=10), "max_size must exceed a size of one number, got 10 and"),
+        (lambda: t.CenterCrop((1, 2, 3)), "CenterCrop: size must be one or two numbers"),
         (lambda: t.FiveCrop(-1), "FiveCrop: size must be one or two numbers of at least 1, got -1"),
         (lambda: t.TenCrop((0, 3)), "TenCrop: size must be one or two numbers of at least 1"),
         (lambda: t.Pad((1, 2, 3)), "Pad: padding must be 1, 2 or 4 numbers"),

@@ -19,9 +19,13 @@ Fill = float | Sequence[float] | None
 
 
 class InterpolationMode(StrEnum):
-    """How levels between pixels are computed: of the nearest pixel, of 2 x 2, or of 4 x 4. The strings do as well."""
+    """How levels between pixels are computed: of the nearest pixel, of 2 x 2, or of 4 x 4. The strings do as well.
+
+    NEAREST_EXACT is for sizes alone (`Resize`).
+    """
 
     NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
     BILINEAR = "bilinear"
     BICUBIC = "bicubic"
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from lamina.data.image import triangle
 from lamina.data.transforms.base import (
     Array,
     Fill,
@@ -20,32 +19,55 @@ from lamina.data.transforms.base import (
     size_of,
     size_pair,
 )
+from lamina.ops.primitives.axis_map import AxisMap
 
 #: What lies beyond an image's border: a level; its last pixel; the image mirrored at its last pixel, or behind it.
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
+Scaling = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
 
 
 class Resize(Transform):
-    """Resizes bilinearly with antialiasing; a single number is the length of the smaller side."""
+    """An image (H, W, C) in another size.
 
-    def __init__(self, size: int | tuple[int, int]) -> None:
-        self.size = (
-            size_pair("Resize", size) if isinstance(size, tuple | list) else size_pair("Resize", size)[0]
-        )
+    size: height and width; a single number is the length of the smaller side. interpolation: "nearest" (the first of
+    the pixels that a new one covers), "nearest-exact" (the middle one), "bilinear" or "bicubic". max_size: what the
+    longer side is at most, for a size of one number, which must be less. antialias: "bilinear" and "bicubic" average
+    when an image shrinks. Raises ValueError for other sizes.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        interpolation: Scaling = "bilinear",
+        max_size: int | None = None,
+        antialias: bool = True,
+    ) -> None:
+        pair = size_pair("Resize", size)
+        self.size = pair if isinstance(size, Sequence) and len(size) == 2 else pair[0]
+        if max_size is not None and (isinstance(self.size, tuple) or max_size <= self.size):
+            raise ValueError(f"Resize: max_size must exceed a size of one number, got {max_size} and {size}")
+        self.interpolation, self.max_size, self.antialias = str(interpolation), max_size, antialias
 
     def __call__(self, image: Array, rng: Rng) -> Array:
         """The resized image."""
-        height, width = size_of("Resize", image)
+        height, width = self._result(*size_of("Resize", image))
+        return scaled(image, height, width, self.interpolation, self.antialias)
+
+    def _result(self, height: int, width: int) -> tuple[int, int]:
         if isinstance(self.size, tuple):
-            return scaled(image, *self.size)
-        least = min(height, width)
-        return scaled(image, max(1, height * self.size // least), max(1, width * self.size // least))
+            return self.size
+        least, most = min(height, width), max(height, width)
+        short, long = self.size, most * self.size // least
+        if self.max_size is not None and long > self.max_size:
+            short, long = self.max_size * short // long, self.max_size
+        short, long = max(1, short), max(1, long)
+        return (short, long) if height <= width else (long, short)
 
 
 class CenterCrop(Transform):
     """The center of an image; a smaller one is padded with zeros."""
 
-    def __init__(self, size: int | tuple[int, int]) -> None:
+    def __init__(self, size: int | Sequence[int]) -> None:
         self.size = size_pair("CenterCrop", size)
 
     def __call__(self, image: Array, rng: Rng) -> Array:
@@ -87,20 +109,30 @@ class Pad(Transform):
 
 
 class RandomCrop(Transform):
-    """A crop of this size at a random position, after padding; a smaller image is padded with zeros."""
+    """A crop of this size at a random position, after padding.
+
+    padding, fill, padding_mode: as of `Pad`. pad_if_needed: an image that is smaller still is padded in the same way,
+    at both sides by what lacks at one; else with zeros up to the size.
+    """
 
     def __init__(
         self,
-        size: int | tuple[int, int],
+        size: int | Sequence[int],
         padding: int | Sequence[int] | None = None,
-        *,
+        pad_if_needed: bool = False,
+        fill: Fill = 0,
         padding_mode: PaddingMode = "constant",
     ) -> None:
-        self.size, self.pad = size_pair("RandomCrop", size), Pad(padding or 0, padding_mode=padding_mode)
+        self.size, self.pad = size_pair("RandomCrop", size), Pad(padding or 0, fill, padding_mode)
+        self.pad_if_needed = pad_if_needed
 
     def __call__(self, image: Array, rng: Rng) -> Array:
         """The crop."""
-        image = _at_least(self.pad(image, rng), *self.size)
+        image = self.pad(image, rng)
+        lacks = [max(0, n - have) for n, have in zip(self.size, image.shape, strict=False)]
+        if self.pad_if_needed and any(lacks):
+            image = Pad((lacks[1], lacks[0]), self.pad.fill, self.pad.padding_mode)(image, rng)
+        image = _at_least(image, *self.size)
         height, width = image.shape[:2]
         top = int(rng.integers(0, height - self.size[0] + 1))
         left = int(rng.integers(0, width - self.size[1] + 1))
@@ -110,25 +142,30 @@ class RandomCrop(Transform):
 class RandomResizedCrop(Transform):
     """A random crop resized to `size` (Szegedy et al. 2014).
 
-    scale: its area as a fraction of the image's. ratio: width over height, log-uniformly distributed.
+    scale: its area as a fraction of the image's. ratio: width over height, log-uniformly distributed. interpolation,
+    antialias: as of `Resize`.
     """
 
     def __init__(
         self,
-        size: int | tuple[int, int],
+        size: int | Sequence[int],
         scale: tuple[float, float] = (0.08, 1.0),
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        interpolation: Scaling = "bilinear",
+        antialias: bool = True,
     ) -> None:
         for name, pair in (("scale", scale), ("ratio", ratio)):
             if not 0 < pair[0] <= pair[1]:
                 raise ValueError(f"RandomResizedCrop: {name} must be a pair 0 < a <= b, got {pair}")
         self.size, self.scale, self.ratio = size_pair("RandomResizedCrop", size), scale, ratio
+        self.interpolation, self.antialias = str(interpolation), antialias
 
     def __call__(self, image: Array, rng: Rng) -> Array:
         """The resized crop."""
         height, width = size_of("RandomResizedCrop", image)
         top, left, rows, columns = self._part(height, width, rng)
-        return scaled(image[top : top + rows, left : left + columns], *self.size)
+        part = image[top : top + rows, left : left + columns]
+        return scaled(part, *self.size, self.interpolation, self.antialias)
 
     def _part(self, height: int, width: int, rng: Rng) -> tuple[int, int, int, int]:
         for _ in range(10):
@@ -148,7 +185,7 @@ class FiveCrop(Transform):
     size: the crops' height and width, or one number for both. Raises ValueError where the image is smaller.
     """
 
-    def __init__(self, size: int | tuple[int, int]) -> None:
+    def __init__(self, size: int | Sequence[int]) -> None:
         self.size = size_pair("FiveCrop", size)
 
     def __call__(self, image: Array, rng: Rng) -> tuple[Array, ...]:
@@ -163,7 +200,7 @@ class TenCrop(Transform):
     and right. Raises ValueError where the image is smaller.
     """
 
-    def __init__(self, size: int | tuple[int, int], vertical_flip: bool = False) -> None:
+    def __init__(self, size: int | Sequence[int], vertical_flip: bool = False) -> None:
         self.size, self.vertical_flip = size_pair("TenCrop", size), vertical_flip
 
     def __call__(self, image: Array, rng: Rng) -> tuple[Array, ...]:
@@ -186,13 +223,23 @@ def _five(name: str, image: Array, size: tuple[int, int], rng: Rng) -> tuple[Arr
     return (*corners, CenterCrop(size)(image, rng))
 
 
-def scaled(image: Array, height: int, width: int) -> Array:
-    """An image (H, W, C) resized bilinearly with antialiasing; uint8 is rounded to the nearest level."""
-    rows, columns, channels = image.shape
-    if (rows, columns) == (height, width):
-        return image
-    tall = triangle(height, rows) @ image.astype(np.float32).reshape(rows, columns * channels)
-    return as_before(image, triangle(width, columns) @ tall.reshape(height, columns, channels))
+def scaled(
+    image: Array, height: int, width: int, interpolation: str = "bilinear", antialias: bool = True
+) -> Array:
+    """An image (H, W, C) resized along its columns, then along its rows; uint8 is rounded to levels behind each."""
+    for axis, size in ((1, width), (0, height)):
+        present = image.shape[axis]
+        if present != size:
+            weights = _weights(interpolation, antialias, present, size).table
+            image = as_before(image, weights.apply(image.astype(np.float32), axis))
+    return image
+
+
+def _weights(interpolation: str, antialias: bool, present: int, size: int) -> AxisMap:
+    if interpolation.startswith("nearest"):
+        return AxisMap(interpolation, present, size, (present / size,))
+    kind = {"bilinear": "linear", "bicubic": "cubic"}[interpolation]
+    return AxisMap(f"{kind}-antialias" if antialias else kind, present, size, (present / size, 0))
 
 
 def drawn(area: float, scale: tuple[float, float], ratio: tuple[float, float], rng: Rng) -> tuple[int, int]:
