@@ -62,12 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _network(text: str) -> str:
-    """The name of a network, or a model's file."""
-    name = command_name(text)
-    if name in NETWORKS or text.endswith(".onnx"):
-        return text if text.endswith(".onnx") else name
-    known = ", ".join(map(repr, NETWORKS))
-    raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {known}, or a file .onnx)")
+    """The name of a network, or a model's file (.onnx)."""
+    return text if text.endswith(".onnx") else command_name(text)
 
 
 def run(options: argparse.Namespace) -> None:

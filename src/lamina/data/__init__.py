@@ -4,7 +4,6 @@ augmentation, shuffling, workers, prefetching, sharding across ranks."""
 from typing import TYPE_CHECKING
 
 from lamina._lazy import lazy, listing
-from lamina.data import transforms
 from lamina.data.batches import Batches, Epochs, Prefetch, arrays, prefetch
 from lamina.data.buckets import Buckets, Padded, boundaries, pad
 from lamina.data.codec import decode_image, encode_image, normalize, resize
@@ -23,6 +22,7 @@ from lamina.data.idx import DataError, mnist, read_idx
 from lamina.data.image import resample
 
 if TYPE_CHECKING:
+    from lamina.data import transforms
     from lamina.data.loader import DataLoader, WorkerInfo, default_collate, get_worker_info
     from lamina.data.samplers import (
         BatchSampler,
@@ -103,6 +103,7 @@ __getattr__ = lazy(
         "SubsetRandomSampler": "lamina.data.samplers",
         "WeightedRandomSampler": "lamina.data.samplers",
         "WorkerError": "lamina.data.workers",
+        "transforms": "lamina.data.transforms",
         "write_shards": "lamina.data.shards",
     },
     instead={

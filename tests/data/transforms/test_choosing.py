@@ -13,7 +13,7 @@ from tests.helpers.pictures import IMAGE, rng
 def test_compose_takes_functions() -> None:
     found = t.Compose([t.Resize(5), lambda image, rng: image + 1])
     np.testing.assert_array_equal(found(IMAGE, rng()), t.Resize(5)(IMAGE, rng()) + 1)
-    assert repr(found).startswith("Compose([Resize(size=5)")
+    assert repr(found).startswith("Compose([Resize(size=5, interpolation='bilinear'")
     with pytest.raises(TypeError, match="transforms must be functions"):
         t.Compose([t.ToTensor])
 

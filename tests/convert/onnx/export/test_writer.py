@@ -26,7 +26,7 @@ REASONS = {
     "random_uniform": "state",
     "foreach": "compiled graphs", "fused": "compiled graphs", "max_pool_gather": "gradient",
     "polygamma": "no operator", "fused_elementwise": "compiled graphs", "symmetric_eigen": "no operator",
-    "singular_values": "no operator",
+    "singular_values": "no operator", "cofactors": "training",
 }  # fmt: skip
 
 
