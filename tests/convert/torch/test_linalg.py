@@ -37,6 +37,7 @@ def network() -> tuple[Any, Any]:
     return Net(), torch.randn(2, 4, 3)
 
 
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated:UserWarning")
 def test_results_and_gradients_are_those_of_torch() -> None:
     from lamina.convert.torch import check, from_torch
 
@@ -46,6 +47,7 @@ def test_results_and_gradients_are_those_of_torch() -> None:
     assert found.gradient < 1e-4, found
 
 
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated:UserWarning")
 def test_compiled() -> None:
     import torch
 

@@ -33,13 +33,15 @@ def singular_values(step: TorchStep, x: Any) -> Any:
 def cholesky_factor(step: TorchStep, x: Any) -> Any:
     """torch.linalg.cholesky_ex of the lower triangle, which alone has a gradient."""
     low = torch.tril(x)
-    return torch.linalg.cholesky_ex(low + torch.tril(low, -1).mT)
+    found = torch.linalg.cholesky_ex(low + torch.tril(low, -1).mT)
+    return found[0], found[1]
 
 
 @writes(LinearSolve)
 def linear_solve(step: TorchStep, a: Any, b: Any) -> Any:
-    """torch.linalg.solve_ex."""
-    return torch.linalg.solve_ex(a, b)
+    """torch.linalg.solve_ex, whose info has the leading axes of A alone."""
+    found = torch.linalg.solve_ex(a, b)
+    return found[0], torch.broadcast_to(found[1], found[0].shape[:-2])
 
 
 @writes(TriangularSolve)
@@ -52,7 +54,8 @@ def triangular_solve(step: TorchStep, a: Any, b: Any) -> Any:
 @writes(LogDeterminant)
 def log_determinant(step: TorchStep, x: Any) -> Any:
     """torch.linalg.slogdet."""
-    return torch.linalg.slogdet(x)
+    found = torch.linalg.slogdet(x)
+    return found[0], found[1]
 
 
 @writes(Determinant)
@@ -73,7 +76,8 @@ def cofactors(step: TorchStep, x: Any) -> Any:
 @writes(PivotedFactor)
 def pivoted_factor(step: TorchStep, x: Any) -> Any:
     """torch.linalg.lu_factor_ex."""
-    return torch.linalg.lu_factor_ex(x)[:2]
+    found = torch.linalg.lu_factor_ex(x)
+    return found[0], found[1]
 
 
 @writes(RowOrder)
@@ -88,7 +92,8 @@ def row_order(step: TorchStep, pivots: Any) -> Any:
 @writes(OrthogonalFactor)
 def orthogonal_factor(step: TorchStep, x: Any) -> Any:
     """torch.linalg.qr."""
-    return torch.linalg.qr(x)
+    found = torch.linalg.qr(x)
+    return found[0], found[1]
 
 
 @writes(TriangularFactor)
@@ -100,7 +105,8 @@ def triangular_factor(step: TorchStep, x: Any) -> Any:
 @writes(CompleteOrthogonalFactor)
 def complete_orthogonal_factor(step: TorchStep, x: Any) -> Any:
     """torch.linalg.qr."""
-    return torch.linalg.qr(x, "complete")
+    found = torch.linalg.qr(x, "complete")
+    return found[0], found[1]
 
 
 @writes(OneTriangle)
