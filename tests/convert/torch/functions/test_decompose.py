@@ -37,3 +37,30 @@ def test_the_gradient_of_a_symmetric_matrix_is_symmetric() -> None:
     leaf = torch.from_numpy(net.whole.numpy()).requires_grad_()
     (b @ torch.linalg.cholesky(leaf)).square().sum().backward()
     torch.testing.assert_close(found, leaf.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_factors_of_a_network_are_recorded() -> None:
+    """Each function's tuple is one proxy while it is recorded."""
+    import numpy as np
+    import torch
+
+    import lamina as lm
+
+    class Factors(lm.nn.Module):
+        def forward(self, a: lm.Tensor, b: lm.Tensor) -> tuple[lm.Tensor, ...]:
+            linalg = lm.linalg
+            whole = a @ a.mT + np.eye(3, dtype=np.float32)
+            factors, pivots = linalg.lu_factor(a)
+            return (
+                *linalg.qr(a), *linalg.qr(b, "complete"), linalg.qr(b, "r").R, linalg.cholesky(whole), factors,
+                pivots, *linalg.lu(b), *linalg.slogdet(a), linalg.det(a), linalg.solve(whole[0], b),
+                lm.grad(lambda x: linalg.det(x).sum())(a), linalg.solve(a, b), *linalg.eigh(whole),
+                linalg.svdvals(b), linalg.solve_triangular(whole, b, upper=True),
+            )  # fmt: skip
+
+    rng = np.random.default_rng(0)
+    a, b = (torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in ((2, 3, 3), (2, 3, 2)))
+    net = Factors()
+    found, wanted = lm.convert.to_torch(net, a, b)(a, b), net(a.numpy(), b.numpy())
+    for y, w in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(y.numpy(), w.numpy(), rtol=1e-4, atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from lamina.convert.torch.functions.step import TorchStep, writes
@@ -33,15 +34,14 @@ def singular_values(step: TorchStep, x: Any) -> Any:
 def cholesky_factor(step: TorchStep, x: Any) -> Any:
     """torch.linalg.cholesky_ex of the lower triangle, which alone has a gradient."""
     low = torch.tril(x)
-    found = torch.linalg.cholesky_ex(low + torch.tril(low, -1).mT)
-    return found[0], found[1]
+    return _two(torch.linalg.cholesky_ex(low + torch.tril(low, -1).mT))
 
 
 @writes(LinearSolve)
 def linear_solve(step: TorchStep, a: Any, b: Any) -> Any:
     """torch.linalg.solve_ex, whose info has the leading axes of A alone."""
     found = torch.linalg.solve_ex(a, b)
-    return found[0], torch.broadcast_to(found[1], found[0].shape[:-2])
+    return found[0], torch.broadcast_to(found[1], step.sizes(lambda n: tuple(n.outputs[1].shape)))
 
 
 @writes(TriangularSolve)
@@ -54,8 +54,7 @@ def triangular_solve(step: TorchStep, a: Any, b: Any) -> Any:
 @writes(LogDeterminant)
 def log_determinant(step: TorchStep, x: Any) -> Any:
     """torch.linalg.slogdet."""
-    found = torch.linalg.slogdet(x)
-    return found[0], found[1]
+    return _two(torch.linalg.slogdet(x))
 
 
 @writes(Determinant)
@@ -68,7 +67,8 @@ def determinant(step: TorchStep, x: Any) -> Any:
 def cofactors(step: TorchStep, x: Any) -> Any:
     """det(U V^T) U cof(diag(s)) V^T."""
     u, s, vh = torch.linalg.svd(x)
-    others = torch.where(torch.eye(x.shape[-1], dtype=torch.bool, device=x.device), 1.0, s.unsqueeze(-2))
+    unit = step.constant(np.eye(step.sizes(lambda n: n.inputs[0].shape[-1]), dtype=np.bool_))
+    others = torch.where(unit, 1.0, s.unsqueeze(-2))
     turned = torch.linalg.det(u @ vh).detach().sign().unsqueeze(-1)
     return (u * (torch.prod(others, -1) * turned).unsqueeze(-2)) @ vh
 
@@ -76,15 +76,15 @@ def cofactors(step: TorchStep, x: Any) -> Any:
 @writes(PivotedFactor)
 def pivoted_factor(step: TorchStep, x: Any) -> Any:
     """torch.linalg.lu_factor_ex."""
-    found = torch.linalg.lu_factor_ex(x)
-    return found[0], found[1]
+    return _two(torch.linalg.lu_factor_ex(x))
 
 
 @writes(RowOrder)
 def row_order(step: TorchStep, pivots: Any) -> Any:
     """The permutation of torch.lu_unpack, as the row of each one in its columns, or in its rows."""
     op: RowOrder = step.op
-    packed = torch.zeros((*pivots.shape[:-1], op.rows, pivots.shape[-1]), device=pivots.device)
+    lead = [-1] * (step.specs[0].ndim - 1)
+    packed = pivots.to(torch.float32).unsqueeze(-2).expand(*lead, op.rows, -1)  # its shape alone counts
     permutation = torch.lu_unpack(packed, pivots, unpack_data=False)[0]
     return torch.argmax(permutation, -1 if op.inverse else -2).to(torch.int32)
 
@@ -92,8 +92,7 @@ def row_order(step: TorchStep, pivots: Any) -> Any:
 @writes(OrthogonalFactor)
 def orthogonal_factor(step: TorchStep, x: Any) -> Any:
     """torch.linalg.qr."""
-    found = torch.linalg.qr(x)
-    return found[0], found[1]
+    return _two(torch.linalg.qr(x))
 
 
 @writes(TriangularFactor)
@@ -105,8 +104,7 @@ def triangular_factor(step: TorchStep, x: Any) -> Any:
 @writes(CompleteOrthogonalFactor)
 def complete_orthogonal_factor(step: TorchStep, x: Any) -> Any:
     """torch.linalg.qr."""
-    found = torch.linalg.qr(x, "complete")
-    return found[0], found[1]
+    return _two(torch.linalg.qr(x, "complete"))
 
 
 @writes(OneTriangle)
@@ -114,6 +112,11 @@ def one_triangle(step: TorchStep, x: Any) -> Any:
     """x, whose gradient is split evenly between both triangles."""
     even = (x + x.mT) * 0.5
     return x.detach() + (even - even.detach())
+
+
+def _two(found: Any) -> Any:
+    """The first two results of a function: while it is recorded, its tuple is a single proxy."""
+    return found[0], found[1]
 
 
 def _signs(v: Any) -> Any:
