@@ -40,11 +40,19 @@ from tests.helpers.planned import H200
 NAMES = sorted(REGISTRY)
 #: Ops whose kernels choose by numbers what they read or leave out, and how many cases of each are emulated.
 CHOOSING = {
+    "cholesky_factor": 9,
+    "cofactors": 9,
+    "determinant": 6,
     "ctc_loss": 6,
     "ctc_loss_grad": 3,
     "grid_sample_grid_grad": 3,
+    "linear_solve": 9,
+    "log_determinant": 6,
+    "orthogonal_factor": 6,
+    "pivoted_factor": 6,
     "roi_align": 3,
     "roi_align_grad": 3,
+    "triangular_solve": 16,
 }
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 #: Products of the first two inputs over a window: what lies in the padding multiplies nothing on a device.

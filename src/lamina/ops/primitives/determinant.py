@@ -103,6 +103,8 @@ def _handedness(u: Any, v: Any) -> Any:
 
 def _cofactors(x: Array) -> Array:
     """In float64: det(A) A^-T where that is accurate; of other matrices by singular values."""
+    if x.shape[-1] == 1:
+        return np.ones_like(x)
     wide = x.astype(np.float64)
     try:
         inverse = np.linalg.inv(wide)

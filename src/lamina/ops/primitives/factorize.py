@@ -46,7 +46,7 @@ class Factorization(Op, abstract=True):
 class CholeskyFactor(Factorization):
     """A [..., N, N] -> (L [..., N, N], info int32 [...]): L L^T = A, L lower triangular; reads A's lower triangle.
 
-    info is 0, or the 1-based index of the first pivot that is not positive: L is NaN from that column on.
+    info is 0, or the 1-based index of the first pivot that is not positive: L's triangle is NaN from that column on.
     """
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -167,7 +167,10 @@ class TriangularSolve(Factorization):
             a[..., np.arange(n), np.arange(n)] = 1
         try:
             found = np.linalg.solve(a, b)
+            finite = bool(np.isfinite(found).all())
         except np.linalg.LinAlgError:
+            finite = False
+        if not finite:
             found = _substituted(a, b)
         return (np.ascontiguousarray(found[..., turned, :]),)
 
@@ -232,9 +235,8 @@ def _until_bad_pivot(a: Array) -> tuple[Array, int]:
             good = rows
         except np.linalg.LinAlgError:
             bad = rows
-    low[good:, :good] = np.linalg.solve(low[:good, :good], a[good:, :good].T).T
-    low[:good, good:] = 0
-    return low, 0 if good == len(a) else bad
+    low[good:, :good] = _substituted(low[:good, :good], a[good:, :good].T, upper=False).T
+    return np.tril(low), 0 if good == len(a) else bad
 
 
 def _zero_pivot(a: Array) -> int:
@@ -249,12 +251,16 @@ def _zero_pivot(a: Array) -> int:
     return 0
 
 
-def _substituted(a: Array, b: Array) -> Array:
-    """X of A X = B for upper triangular A, with infinities where the diagonal is 0."""
+def _substituted(a: Array, b: Array, upper: bool = True) -> Array:
+    """X of A X = B for triangular A, with infinities where the diagonal is 0; what is not finite reaches only the
+    rows that depend on it.
+    """
     found = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), a.dtype)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for i in reversed(range(a.shape[-1])):
-            rest = b[..., i, :] - (a[..., i, None, i + 1 :] @ found[..., i + 1 :, :])[..., 0, :]
+    rows = range(a.shape[-1])
+    with np.errstate(all="ignore"):
+        for i in reversed(rows) if upper else rows:
+            known = slice(i + 1, None) if upper else slice(i)
+            rest = b[..., i, :] - (a[..., i, None, known] @ found[..., known, :])[..., 0, :]
             found[..., i, :] = rest / a[..., i, i, None]
     return found
 
