@@ -34,6 +34,7 @@ from unittest import mock
 
 from benchmarks.common import processor, versions
 from benchmarks.plan_problems import LIST, Request, read
+from benchmarks.tuning import without_database
 from lamina import backends
 from lamina.backends.cuda.rnn import rnn
 from lamina.backends.cuda.select import autotune, formulations
@@ -81,7 +82,7 @@ def built(request: Request, device: Device) -> dict[str, Any]:
     def first(entries: Sequence[Any], *_: Any, **given: Any) -> tuple[Any, float] | None:
         return (entries[0], 0.0) if entries else None
 
-    with mock.patch.object(autotune, "best", first):
+    with mock.patch.object(autotune, "best", first), without_database():
         backends.get(device).plan(request.op, request.specs, request.policy)
     return {}
 
@@ -90,7 +91,7 @@ def contested(request: Request, device: Device) -> dict[str, Any]:
     """Run the contests of a request; the results as JSON."""
     found: list[ContestOutcome] = []
     began = time.perf_counter()
-    with formulations.watched(found.append):
+    with formulations.watched(found.append), without_database():  # which knows problems whose contests are short
         plan = backends.get(device).plan(request.op, request.specs, request.policy)
     seconds = round(time.perf_counter() - began, 3)
     return {"plan": plan.label, "seconds": seconds, "contests": [outcome_record(o) for o in found]}

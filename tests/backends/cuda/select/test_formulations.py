@@ -34,11 +34,11 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launch, Place, source
 from lamina.backends.cuda.matmul.cublaslt import matrices
-from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select import formulations, known
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.cuda.select.target import target_of
 from lamina.backends.reference import run_reference
-from lamina.cudnn import PlanStore, Scout, finalize
+from lamina.cudnn import Choice, PlanDatabase, PlanStore, Scout, finalize
 from lamina.cudnn.finalize import ExpectedPlan
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import (
@@ -547,6 +547,38 @@ def test_a_scout_has_every_candidate_of_a_contest_made(
     store.put("key", remembered, problem.place.nature, problem.place.sizes)
     assert len(met()) == 1
     assert found[1].choice == entries[2].choice
+
+
+@pytest.mark.feature("B050", "B051")
+def test_a_problem_of_the_database_has_a_short_contest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All candidates competed for it when it was measured: its choice competes with the first ones of each
+    formulation."""
+    monkeypatch.setattr(finalize, "_made", lambda config, target: (ExpectedPlan(config, target), True))
+    problem = conv_problem(Conv, operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1)), H200)
+    target, policy = target_of(H200), Policy(algorithm="fastest")
+
+    def entries() -> list[Any]:
+        return formulations._entries(problem, H200, target, policy, 1 << 32, [])
+
+    def knows(choice: Choice) -> None:
+        plans = {problem.place.nature: {problem.place.sizes: replace(choice, milliseconds=1.0, heuristic=1.0)}}
+        monkeypatch.setattr(known, "database_of", lambda device: PlanDatabase("x", "9", {}, plans))
+
+    monkeypatch.setattr(known, "database_of", lambda device: None)
+    every = [one.choice for one in entries()]
+    assert len(every) > formulations._MOST_FEW
+    firsts = list(dict.fromkeys(one.formulation for one in every))
+    last = [one for one in every if one.engine >= 0][-1]
+    knows(last)
+    few = [one.choice for one in entries()]
+    assert few[0] == every[0]  # whose time is the heuristic's
+    assert last in few
+    assert len(few) == len(set(few)) < len(every)
+    assert {one.formulation for one in few} <= set(firsts) | {last.formulation}
+    knows(every[0])
+    assert [one.choice for one in entries()] == [one for one in few if one != last]
+    knows(Choice("gone", 7))
+    assert [one.choice for one in entries()] == every
 
 
 @pytest.mark.parametrize(

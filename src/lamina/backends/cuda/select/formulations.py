@@ -10,8 +10,9 @@ kernel, then perhaps kernels that bring the result back. Policies:
     fallback    the same, from cuDNN's list of functional engines
     fastest     every candidate is run on random data, checked (its result, and that nothing was written outside
                 the output or beyond the workspace), timed, and the best is remembered in the plan store; it is the
-                heuristic's own unless another one is clearly faster. Meanwhile a scout has the candidates of the
-                next problems made
+                heuristic's own unless another one is clearly faster. Of a problem of the package's database, for
+                which all have competed on this model of GPU, these are that choice and the first ones of each
+                formulation. Meanwhile a scout has the candidates of the next problems made
     by name     "plain eng58{25:0}", "plain eng58", "direct", "halved": that formulation and engine and no other
 
 With `Policy.once` the first choice for an op serves all sizes that the same filter meets, where it can.
@@ -53,7 +54,7 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.select import autotune
 from lamina.backends.cuda.select.expected import expected_saving
-from lamina.backends.cuda.select.known import ProblemPlace, is_measured, known_choices, outclassed
+from lamina.backends.cuda.select.known import ProblemPlace, contested, is_measured, known_choices, outclassed
 from lamina.backends.cuda.select.target import target_of
 from lamina.c.errors import CudnnError
 from lamina.cudnn import (
@@ -513,7 +514,8 @@ def _fastest(
     best = _contest(problem, device, entries, policy, refusals, times)
     if best is None:
         return None
-    for _ in range(_ROUNDS if problem.flops >= _LARGE else 0):
+    thorough = problem.flops >= _LARGE and contested(problem.place, device) is None
+    for _ in range(_ROUNDS if thorough else 0):
         more = _neighbours(problem, best[0], handle, policy, refusals)
         better = _contest(problem, device, [best[0], *more], policy, refusals, times) if more else None
         if better is None or better[0] is best[0]:
@@ -625,8 +627,11 @@ def _entries(
 ) -> list[Candidate]:
     """All candidates for timing, the heuristic's first one first.
 
-    Good engines of every formulation; functional ones, spare formulations and own kernels where those are few.
+    Good engines of every formulation; functional ones, spare formulations and own kernels where those are few. Those
+    of `_contested_before` where there are any.
     """
+    if few := _contested_before(problem, device, target, policy, limit):
+        return few
     drawn = [w for w in problem.formulations if w.graph is not None and not w.spare]
     made = _made(problem, device, drawn, target, policy, limit, ("a", "b"), refusals)
     poor = [w for w in drawn if sum(one.formulation is w for one in made) < ENOUGH]
@@ -647,6 +652,20 @@ def _entries(
         elif formulation.steps != problem.plain or len(found) < ENOUGH or problem.flops <= _QUICK:
             found.append(candidate(formulation, None, {}))  # own kernels only cost time against good engines
     return found
+
+
+def _contested_before(
+    problem: Problem, device: Device, target: Target, policy: Policy, limit: int
+) -> list[Candidate]:
+    """The first candidates of each formulation and the choice of the package's database, if it knows this very problem
+    and its choice can be made within the policy and the limit; else nothing.
+    """
+    choice = contested(problem.place, device)
+    best = None if choice is None else rebuild(problem, choice, target, policy)
+    if best is None or best.workspace > limit:
+        return []
+    few = drawn(replace(problem, apart=None), target, policy, limit)  # parts hold contests of their own
+    return few if any(one.choice == best.choice for one in few) else [*few, best]
 
 
 def _made(

@@ -122,6 +122,12 @@ def is_measured(place: ProblemPlace, device: Device) -> bool:
     return any(place.sizes in source for source in _measured_here(place, device))
 
 
+def contested(place: ProblemPlace, device: Device) -> Choice | None:
+    """The choice of the model's database for this very problem: every candidate competed for it. None without one."""
+    database = database_of(device) if place.nature else None
+    return None if database is None else database.placed(place.nature).get(place.sizes)
+
+
 def outclassed(op: str, first: Spec, formulation: str, engine: int, device: Device) -> bool:
     """Whether one of cuDNN's engines competed often on this model of GPU, and never came near the best. first: the
     first operand.
