@@ -91,7 +91,10 @@ def contested(request: Request, device: Device) -> dict[str, Any]:
     """Run the contests of a request; the results as JSON."""
     found: list[ContestOutcome] = []
     began = time.perf_counter()
-    with formulations.watched(found.append), without_database():  # which knows problems whose contests are short
+    with (
+        formulations.watched(found.append),
+        without_database(),
+    ):  # which knows problems whose contests are short
         plan = backends.get(device).plan(request.op, request.specs, request.policy)
     seconds = round(time.perf_counter() - began, 3)
     return {"plan": plan.label, "seconds": seconds, "contests": [outcome_record(o) for o in found]}

@@ -617,7 +617,9 @@ def test_any_thread_may_use_the_device(gpu: Device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")  # by JAX, where another test imported it
+@pytest.mark.filterwarnings(
+    "ignore:os.fork.* was called:RuntimeWarning"
+)  # by JAX, where another test imported it
 def test_a_forked_child_says_that_it_must_be_spawned(gpu: Device) -> None:
     buffer = from_host(bytes(64), gpu)
     read, write = os.pipe()

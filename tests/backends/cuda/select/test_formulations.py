@@ -561,7 +561,9 @@ def test_a_problem_of_the_database_has_a_short_contest(monkeypatch: pytest.Monke
         return formulations._entries(problem, H200, target, policy, 1 << 32, [])
 
     def knows(choice: Choice) -> None:
-        plans = {problem.place.nature: {problem.place.sizes: replace(choice, milliseconds=1.0, heuristic=1.0)}}
+        plans = {
+            problem.place.nature: {problem.place.sizes: replace(choice, milliseconds=1.0, heuristic=1.0)}
+        }
         monkeypatch.setattr(known, "database_of", lambda device: PlanDatabase("x", "9", {}, plans))
 
     monkeypatch.setattr(known, "database_of", lambda device: None)

@@ -10,27 +10,28 @@ __device__ __forceinline__ f64 pivot_size(f64 v)
 
 struct Candidate { f64 most; i64 place; };
 
+__device__ __forceinline__ void prefer(Candidate &own, f64 most, i64 place)
+{
+    if (most > own.most || (most == own.most && place < own.place)) own = {most, place};
+}
+
 // The candidate of the largest magnitude of all threads, of equal ones the first.
 __device__ __forceinline__ i64 largest(Candidate own)
 {
-    __shared__ f64 most[THREADS];
-    __shared__ i64 place[THREADS];
-    const int thread = threadIdx.x;
-    most[thread] = own.most;
-    place[thread] = own.place;
-    __syncthreads();
-    for (int half = THREADS / 2; half; half /= 2) {
-        const int other = thread + half;
-        if (thread < half &&
-            (most[other] > most[thread] || (most[other] == most[thread] && place[other] < place[thread]))) {
-            most[thread] = most[other];
-            place[thread] = place[other];
-        }
-        __syncthreads();
+    __shared__ f64 most[THREADS / 32];
+    __shared__ i64 place[THREADS / 32];
+    for (int lanes = 16; lanes; lanes /= 2) {
+        const f64 other = shuffle_xor(own.most, lanes);
+        prefer(own, other, shuffle_xor(own.place, lanes));
     }
-    const i64 found = place[0];
+    if (threadIdx.x % 32 == 0) {
+        most[threadIdx.x / 32] = own.most;
+        place[threadIdx.x / 32] = own.place;
+    }
     __syncthreads();
-    return found;
+    for (int warp = 0; warp < THREADS / 32; warp++) prefer(own, most[warp], place[warp]);
+    __syncthreads();
+    return own.place;
 }
 
 // The first row from k on whose element in column k has the largest magnitude.

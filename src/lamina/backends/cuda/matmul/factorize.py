@@ -1,10 +1,12 @@
-"""Factors of matrices, linear systems and determinants: a block per matrix, by elimination in float64."""
+"""Factors of matrices, linear systems and determinants, by elimination in float64: a block per matrix, larger ones by
+panels.
+"""
 
 from __future__ import annotations
 
 from math import prod
 
-from lamina.backends import Plan
+from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.launch.program import (
     Launch,
     Program,
@@ -15,6 +17,7 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
+from lamina.backends.cuda.matmul import panels
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.primitives.determinant import Cofactors, Determinant
 from lamina.ops.primitives.factorize import (
@@ -41,6 +44,9 @@ def factorize(op: Factorization, specs: tuple[Spec, ...], device: Device, policy
     count, label = prod(lead), op.name
     if not any(s.numel for s in outputs):
         return kernel_plan(device, inputs, outputs, [], label=label)
+    if rows > panels.PANEL and not isinstance(op, Cofactors):
+        launches, workspace = _by_panels(op, inputs, count, device)
+        return kernel_plan(device, inputs, outputs, launches, label=f"{label} panels", workspace=workspace)
     reads = [prod(s.shape[-2:]) if s.ndim > 2 else 0 for s in (*inputs, *inputs)]
     sizes = constants(N=rows, K=columns, READS_A=reads[0], READS_B=reads[1])
     upper, unit = (op.upper, op.unit) if isinstance(op, TriangularSolve) else (False, False)
@@ -51,3 +57,20 @@ def factorize(op: Factorization, specs: tuple[Spec, ...], device: Device, policy
     width = columns if isinstance(op, TriangularSolve) else rows + columns
     workspace = 8 * count * rows * (width + isinstance(op, Cofactors))  # and the order of the columns
     return kernel_plan(device, inputs, outputs, [launch], label=label, workspace=max(workspace, 8))
+
+
+def _by_panels(op: Factorization, inputs: list[Spec], count: int, device: Device) -> tuple[list[Launch], int]:
+    """Launches and bytes of scratch memory. Raises NoKernel for systems of which not one column fits into a block."""
+    machine, rows = device.machine, inputs[0].shape[-1]
+    a, b = inputs[0], inputs[1] if len(inputs) > 1 else None
+    if b is not None and not panels.columns_of_a_block(rows, 1, machine):
+        raise NoKernel(f"{op.name}: a column of {rows} rows exceeds a block's shared memory")
+    if isinstance(op, CholeskyFactor):
+        return panels.cholesky(inputs[0])
+    if isinstance(op, TriangularSolve) and b is not None:
+        return panels.triangular_solve(op, a, b, count, machine), 8
+    if isinstance(op, LinearSolve):
+        made = panels.Eliminated(a, b, count, machine, left=False, info=target(1))
+        return [*made.launches, made.solution()], made.nbytes
+    made = panels.Eliminated(a, None, count, machine, left=False)
+    return [*made.launches, made.determinant(op.name, 1 + isinstance(op, LogDeterminant))], made.nbytes

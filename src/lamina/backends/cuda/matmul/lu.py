@@ -1,4 +1,4 @@
-"""LU factors, a block per matrix, by elimination in float64; their exchanges as orders of rows, a thread each."""
+"""LU factors by elimination in float64, a block per matrix, larger ones by panels; exchanges as orders of rows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
+from lamina.backends.cuda.matmul import panels
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.primitives.lu import PivotedFactor, RowOrder
 from lamina.runtime import Device
@@ -31,6 +32,10 @@ def pivoted_factor(op: PivotedFactor, specs: tuple[Spec, ...], device: Device, p
     *lead, m, n = x.shape
     if not x.numel:
         return kernel_plan(device, [x], outputs, [], label=op.name)
+    if min(m, n) > panels.PANEL:
+        made = panels.Eliminated(x, None, prod(lead), device.machine, left=True)
+        launches, label = [*made.launches, made.stored()], f"{op.name} panels"
+        return kernel_plan(device, [x], outputs, launches, label=label, workspace=made.nbytes)
     text = f"typedef {c_type(x.dtype)} T;\n" + constants(M=m, N=n, K=min(m, n), COUNT=prod(lead), INVERSE=0)
     places = (source(), target(0), target(1), scratch())
     launch = Launch(Program(op.name, "matmul/lu.cu", text), (prod(lead),), (_THREADS,), places)

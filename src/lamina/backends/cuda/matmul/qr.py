@@ -1,4 +1,4 @@
-"""Orthogonal and triangular factors: a block per matrix, by Householder's reflections in float64."""
+"""Orthogonal and triangular factors by Householder's reflections in float64: a block per matrix, or by panels."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
+from lamina.backends.cuda.matmul import panels
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.primitives.qr import CompleteOrthogonalFactor, OrthogonalFactor, TriangularFactor
 from lamina.runtime import Device
@@ -35,6 +36,9 @@ def orthogonal_factor(
     if not any(s.numel for s in outputs):
         return kernel_plan(device, [x], outputs, [], label=op.name)
     columns = 0 if isinstance(op, TriangularFactor) else outputs[0].shape[-1]
+    if min(m, n) > panels.PANEL:
+        launches, workspace = panels.orthogonal(x, columns, outputs[-1].shape[-2], device.machine)
+        return kernel_plan(device, [x], outputs, launches, label=f"{op.name} panels", workspace=workspace)
     size = m * n + min(m, n) + m * columns
     sizes = constants(M=m, N=n, Q=columns, R=outputs[-1].shape[-2], SIZE=size)
     name = "orthogonal_factor" if columns else TriangularFactor.name

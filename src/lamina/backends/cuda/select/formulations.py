@@ -657,8 +657,8 @@ def _entries(
 def _contested_before(
     problem: Problem, device: Device, target: Target, policy: Policy, limit: int
 ) -> list[Candidate]:
-    """The first candidates of each formulation and the choice of the package's database, if it knows this very problem
-    and its choice can be made within the policy and the limit; else nothing.
+    """The first candidates of each formulation and the choice of the package's database, if it knows this very
+    problem and its choice can be made within the policy and the limit; else nothing.
     """
     choice = contested(problem.place, device)
     best = None if choice is None else rebuild(problem, choice, target, policy)
