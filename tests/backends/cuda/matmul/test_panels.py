@@ -113,15 +113,21 @@ def test_one_operand_for_all_systems() -> None:
         near(op, (a, b[0]))
 
 
-def test_panels_larger_than_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stay in memory; and systems of which not one column fits are other kernels' work."""
-    small = Device("cuda", machine=replace(Machine.named("h200"), shared_memory=26 << 10))
+@pytest.mark.parametrize("kilobytes", [30, 26, 21])
+def test_panels_of_fewer_columns_and_outside_of_shared_memory(kilobytes: int) -> None:
+    """16 and then 32 columns, 8 and then more, and none that fits."""
+    small = Device("cuda", machine=replace(Machine.named("h200"), shared_memory=kilobytes << 10))
     for op, given in systems((), 70, 2):
         if isinstance(op, PivotedFactor | OrthogonalFactor):
             near(op, given, device=small)
-    spec = Spec((4000, 4000), float64)
+
+
+def test_systems_that_exceed_shared_memory_are_other_kernels_work() -> None:
+    small = Device("cuda", machine=replace(Machine.named("h200"), shared_memory=26 << 10))
     with pytest.raises(NoKernel, match="a column of 4000 rows"):
-        backend(small).plan(TriangularSolve(), [spec, Spec((4000, 1), float64)], Policy())
+        backend(small).plan(
+            TriangularSolve(), [Spec((4000, 4000), float64), Spec((4000, 1), float64)], Policy()
+        )
 
 
 def test_bad_pivots() -> None:

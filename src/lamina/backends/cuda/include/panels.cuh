@@ -1,10 +1,9 @@
-// Factors of large matrices by panels of PANEL columns, in float64: several blocks for each matrix, which is the
-// first axis of the grid. Between kernels a matrix is w [M, WIDTH], row-major.
+// Factors of large matrices by panels of PANEL columns (8, 16 or 32), in float64: several blocks for each matrix,
+// which is the first axis of the grid. Between kernels a matrix is w [M, WIDTH], row-major.
 #pragma once
 #ifndef DYNAMIC_SHARED
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 #endif
-#define PANEL 32
 #define MATRIX ((i64)blockIdx.x)
 
 // The product of a panel's rows [., PANEL] and of `right` is subtracted from a tile of 64 x 64 behind the panel.

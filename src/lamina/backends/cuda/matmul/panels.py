@@ -6,6 +6,7 @@ block's. For smaller matrices one block for each is faster (`factorize`, `lu`, `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,10 +27,12 @@ from lamina.ops.primitives.factorize import TriangularSolve
 from lamina.runtime import Machine
 from lamina.spec import Spec
 
-#: Columns of a panel, as in `panels.cuh`; columns of B that a block solves for at most.
+#: The most columns of a panel, as in the kernels; columns of B that a block solves for at most.
 PANEL, _COLUMNS = 32, 8
-#: Bytes of shared memory that kernels take beside what is asked for; of a row of a panel, with its number.
-_STATIC, _PANEL_ROW = 12 << 10, 8 * (PANEL + 1) + 4
+#: Columns of panels: as many as leave a panel in a block's shared memory.
+_WIDTHS = (32, 16, 8)
+#: Bytes of shared memory that kernels take beside what is asked for.
+_STATIC = 20 << 10
 #: Sides of a tile of a product, and threads of a block that copies or follows, as in the kernels.
 _TILE, _COPYING, _FOLLOWING = 64, 256, 128
 
@@ -43,11 +46,47 @@ class _Kernels:
     count: int
 
     def launch(
-        self, name: str, threads: int, *arguments: Any, tiles: tuple[int, ...] = (), shared: int = 0
+        self,
+        name: str,
+        threads: int,
+        *arguments: Any,
+        tiles: tuple[int, ...] = (),
+        shared: int = 0,
+        width: int = PANEL,
+        inside: bool = False,
     ) -> Launch:
-        """tiles: blocks of each matrix."""
-        program = Program(name, self.file, self.text)
+        """tiles: blocks of each matrix. width: columns of a panel; inside: it lies in shared memory."""
+        about = constants(PANEL=width, IN_SHARED=int(inside), THREADS=threads)
+        program = Program(name, self.file, self.text + about)
         return Launch(program, (self.count, *tiles), (threads,), arguments, shared)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One panel. rows: from its first column's row on. shared: its bytes of shared memory, 0 where it does not fit."""
+
+    first: int
+    rows: int
+    columns: int
+    width: int
+    shared: int
+
+    @property
+    def threads(self) -> int:
+        """Of its block."""
+        return 1024 if self.rows > 512 else 512
+
+
+def _panels(rows: int, steps: int, machine: Machine) -> Iterator[_Panel]:
+    """The panels of `steps` columns, from left to right."""
+    first = 0
+    while first < steps:
+        left = rows - first
+        fitting = [w for w in _WIDTHS if left * 8 * (w + 1) + 4 * left <= machine.shared_memory - _STATIC]
+        width = fitting[0] if fitting else _WIDTHS[0]
+        columns = min(width, steps - first)
+        yield _Panel(first, left, columns, width, left * 8 * (width + 1) if fitting else 0)
+        first += columns
 
 
 def _tiles(n: int, size: int) -> int:
@@ -142,78 +181,68 @@ class Eliminated:
             M=m, N=n, K=k, WIDTH=width, PIVOTS=pivots, READS_A=reads[0], READS_B=reads[1]
         )
         text += constants(LEFT=int(left), COLUMNS=max(1, self._columns))
-        self._kernels = {
-            inside: _Kernels("matmul/panels_lu.cu", text + constants(IN_SHARED=int(inside)), count)
-            for inside in (False, True)
-        }
+        self._kernels = _Kernels("matmul/panels_lu.cu", text, count)
         given = source(0), source(1 if b is not None else 0)
-        self.launches = [self._launch("take_in", _COPYING, *given, self.w, tiles=_copying(m * width))]
-        for first in range(0, pivots, PANEL):
-            self._panel(first, order, machine, left, (m, width, pivots))
+        begun = self._kernels.launch("take_in", _COPYING, *given, self.w, tiles=_copying(m * width))
+        self.launches = [begun]
+        for panel in _panels(m, pivots, machine):
+            behind = width - panel.first - panel.columns
+            self._eliminate(panel, order, behind, behind + panel.first * left)
 
-    def _launch(self, name: str, threads: int, *arguments: Any, **more: Any) -> Launch:
-        return self._kernels[False].launch(name, threads, *arguments, **more)
-
-    def _panel(
-        self, first: int, order: Place, machine: Machine, left: bool, sizes: tuple[int, int, int]
-    ) -> None:
-        """Eliminate one panel's columns, and subtract them from what lies behind."""
-        m, width, pivots = sizes
-        rows, at, count = m - first, _number(first), min(PANEL, pivots - first)
-        inside = rows * _PANEL_ROW <= machine.shared_memory - _STATIC
-        shared = rows * (_PANEL_ROW if inside else 4)
-        places = (self.w, order, self.pivots, self.info, at)
-        self.launches.append(self._kernels[inside].launch("panel_factor", 512, *places, shared=shared))
-        below, behind = rows - count, width - first - count
-        if others := behind + first * left:
-            blocks = _tiles(others, _FOLLOWING)
-            self.launches.append(self._launch("follow", _FOLLOWING, *places[:3], at, tiles=(blocks,)))
-        if below and behind:
+    def _eliminate(self, panel: _Panel, order: Place, behind: int, others: int) -> None:
+        """One panel's columns. behind, others: columns behind it, and those that follow its exchanges."""
+        launch, at, width = self._kernels.launch, _number(panel.first), panel.width
+        places, inside = (self.w, order, self.pivots), panel.shared > 0
+        shared, all_places = panel.shared + 4 * panel.rows, (*places, self.info, at)
+        self.launches.append(
+            launch("panel_factor", panel.threads, *all_places, shared=shared, width=width, inside=inside)
+        )
+        if others:
+            tiles: tuple[int, ...] = (_tiles(others, _FOLLOWING),)
+            self.launches.append(launch("follow", _FOLLOWING, *places, at, tiles=tiles, width=width))
+        if (below := panel.rows - panel.columns) and behind:
             tiles = (_tiles(below, _TILE), _tiles(behind, _TILE))
-            self.launches.append(self._launch("subtract_product", 256, self.w, at, tiles=tiles))
+            self.launches.append(launch("subtract_product", 256, self.w, at, tiles=tiles, width=width))
 
     def solution(self) -> Launch:
         """X of A X = B, NaN where a pivot is 0."""
         shared, tiles = 8 * self._rows * self._columns, (_tiles(self._b_columns, self._columns),)
-        return self._launch("solution", 256, self.w, self.info, target(), tiles=tiles, shared=shared)
+        return self._kernels.launch("solution", 256, self.w, self.info, target(), tiles=tiles, shared=shared)
 
     def stored(self) -> Launch:
         """The factors, and the rows of the exchanges from 1."""
         places = (self.w, self.pivots, target(0), target(1))
-        return self._launch("give_out", _COPYING, *places, tiles=_copying(self._elements))
+        return self._kernels.launch("give_out", _COPYING, *places, tiles=_copying(self._elements))
 
     def determinant(self, name: str, results: int) -> Launch:
         """`name`: "determinant" (one result) or "log_determinant" (its sign, and the logarithm of its magnitude)."""
-        return self._launch(name, 256, self.w, self.pivots, self.info, *map(target, range(results)))
+        return self._kernels.launch(name, 256, self.w, self.pivots, self.info, *map(target, range(results)))
 
 
 def orthogonal(x: Spec, columns: int, rows: int, machine: Machine) -> tuple[list[Launch], int]:
     """(launches, bytes of scratch memory) of Q [M, columns] and R [rows, N] of x [..., M, N]; of R alone for none."""
     *lead, m, n = x.shape
     count, steps = prod(lead), min(m, n)
-    panels = range(0, steps, PANEL)
-    held = Workspace.of(8 * count * m * n, 8 * count * len(panels) * PANEL**2, 8 * count * m * columns)
+    tables = steps + PANEL  # the last one has all its rows
+    held = Workspace.of(8 * count * m * n, 8 * count * tables * PANEL, 8 * count * m * columns)
     w, triangles, q = held.places
-    text = f"typedef {c_type(x.dtype)} T;\n" + constants(
-        M=m, N=n, WIDTH=n, STEPS=steps, Q=columns, R=rows, COLUMNS=1
-    )
-    inside, outside = (_Kernels("matmul/panels_qr.cu", text + constants(IN_SHARED=i), count) for i in (1, 0))
-    launches = [outside.launch("take_in", _COPYING, source(), w, q, tiles=_copying(m * max(n, columns)))]
-    for first in panels:
-        at, shared = _number(first), 8 * (PANEL + 1) * (m - first)
-        fits = shared <= machine.shared_memory - 2 * _STATIC
-        kernels = inside if fits else outside
-        launches.append(kernels.launch("panel_factor", 512, w, triangles, at, shared=shared if fits else 0))
-        if (rest := n - first - min(PANEL, steps - first)) > 0:
+    sizes = constants(M=m, N=n, WIDTH=n, STEPS=steps, ROWS=tables, Q=columns, R=rows, COLUMNS=1)
+    launch = _Kernels("matmul/panels_qr.cu", f"typedef {c_type(x.dtype)} T;\n{sizes}", count).launch
+    launches = [launch("take_in", _COPYING, source(), w, q, tiles=_copying(m * max(n, columns)))]
+    panels = list(_panels(m, steps, machine))
+    for one in panels:
+        places, width, inside = (w, triangles, _number(one.first)), one.width, one.shared > 0
+        launches.append(
+            launch("panel_factor", one.threads, *places, shared=one.shared, width=width, inside=inside)
+        )
+        if rest := n - one.first - one.columns:
             tiles = (_tiles(rest, 32),)
-            launches.append(outside.launch("reflect_rest", 256, w, triangles, at, tiles=tiles))
-    launches.append(outside.launch("give_r", _COPYING, w, target(int(columns > 0)), tiles=_copying(rows * n)))
+            launches.append(launch("reflect_rest", 256, *places, tiles=tiles, width=width))
+    launches.append(launch("give_r", _COPYING, w, target(int(columns > 0)), tiles=_copying(rows * n)))
     if not columns:
         return launches, held.nbytes
-    for first in reversed(panels):
-        tiles = (_tiles(columns - first, 32),)
-        launches.append(outside.launch("reflect_unit", 256, w, triangles, q, _number(first), tiles=tiles))
-    return [
-        *launches,
-        outside.launch("give_q", _COPYING, q, target(0), tiles=_copying(m * columns)),
-    ], held.nbytes
+    for one in reversed(panels):
+        at, tiles = _number(one.first), (_tiles(columns - one.first, 32),)
+        launches.append(launch("reflect_unit", 256, w, triangles, q, at, tiles=tiles, width=one.width))
+    launches.append(launch("give_q", _COPYING, q, target(0), tiles=_copying(m * columns)))
+    return launches, held.nbytes

@@ -26,16 +26,15 @@ extern "C" __global__ void __launch_bounds__(128) panel_factor(f64 *w, f64 *diag
     }
     __syncthreads();
     int bad = 0;
-    for (int k = 0; k < count; k++) {
+    for (int k = 0; k < count; k++) {  // a thread for a row
+        f64 sums[2] = {};
+        for (int q = 0; q < k && t < PANEL; q++) sums[q % 2] += own[t][q] * own[k][q];
+        if (t >= k && t < count) own[t][k] -= sums[0] + sums[1];
+        __syncthreads();
         const f64 pivot = own[k][k], root = pivot > 0 ? sqrt(pivot) : nan("");
         if (!(pivot > 0) && !bad) bad = first + k + 1;
         __syncthreads();
         if (t >= k && t < count) own[t][k] = t == k ? root : own[t][k] / root;
-        __syncthreads();
-        for (int e = t; e < PANEL * PANEL; e += 128) {
-            const int i = e / PANEL, j = e % PANEL;
-            if (j > k && j <= i && i < count) own[i][j] -= own[i][k] * own[j][k];
-        }
         __syncthreads();
     }
     if (blockIdx.y == 0) {

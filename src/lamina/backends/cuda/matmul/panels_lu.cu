@@ -2,10 +2,9 @@
 //
 // Constants: T, M, N, K (columns of B behind those of A), WIDTH = N + K, PIVOTS = min(M, N), READS_A and READS_B
 // (elements from one matrix to the next, 0 where all share one), LEFT (whether columns before a panel follow its
-// exchanges), COLUMNS (of B, for a block), IN_SHARED (whether a panel fits into shared memory). order [matrices, 2,
-// PANEL]: which row comes to each of a panel's first rows, and to each row that was exchanged with them. pivots
-// [matrices, PIVOTS]: from 0.
-#define THREADS 512
+// exchanges), COLUMNS (of B, for a block), IN_SHARED (whether a panel fits into shared memory), THREADS (of a panel's
+// block). order [matrices, 2, PANEL]: which row comes to each of a panel's first rows, and to each row that was
+// exchanged with them. pivots [matrices, PIVOTS]: from 0.
 #include "panels.cuh"
 #include "pivot.cuh"
 
@@ -21,8 +20,21 @@ extern "C" __global__ void __launch_bounds__(256) take_in(const T *a, const T *b
     }
 }
 
-// A panel's own factor, by one block; info: the 1-based index of the first pivot that is 0. A warp for a row, a lane
-// for a column: factors of rows stay undivided until all columns are eliminated, since lanes read them.
+// A pivot's inverse, 0 where it overflows or loses digits.
+__device__ __forceinline__ f64 inverse_of(f64 pivot)
+{
+    const f64 size = fabs(pivot);
+    return size > 1e-290 && size < 1e290 ? 1 / pivot : 0.0;
+}
+
+// A division takes as long as some forty multiplications.
+__device__ __forceinline__ f64 quotient(f64 value, f64 pivot, f64 inverse)
+{
+    return inverse != 0 ? value * inverse : value / pivot;
+}
+
+// A panel's own factor, by one block; info: the 1-based index of the first pivot that is 0. A thread for
+// a column of some rows: factors of rows stay undivided until all columns are eliminated, since others read them.
 extern "C" __global__ void __launch_bounds__(THREADS) panel_factor(f64 *w, int *order, int *pivots, int *info,
                                                                    int first)
 {
@@ -31,15 +43,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) panel_factor(f64 *w, int *
     order += MATRIX * (2 * PANEL);
     pivots += MATRIX * (i64)PIVOTS + first;
     const int rows = M - first, count = PIVOTS - first < PANEL ? PIVOTS - first : PANEL;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int j = threadIdx.x % PANEL, start = threadIdx.x / PANEL, step = THREADS / PANEL;
     f64 *panel = IN_SHARED ? held : w;
     const int width = IN_SHARED ? PANEL + 1 : WIDTH;
     int *numbers = (int *)(held + (IN_SHARED ? (i64)rows * (PANEL + 1) : 0));
-    __shared__ f64 divisors[PANEL];
+    __shared__ f64 divisors[PANEL], inverses[PANEL];
     info += MATRIX;
     if (first == 0 && threadIdx.x == 0) *info = 0;
-    for (int i = warp; i < rows && IN_SHARED; i += THREADS / 32)
-        if (lane < count) panel[(i64)i * width + lane] = w[(i64)i * WIDTH + lane];
+    for (int i = start; i < rows && IN_SHARED; i += step)
+        if (j < count) panel[(i64)i * width + j] = w[(i64)i * WIDTH + j];
     for (int i = threadIdx.x; i < rows; i += THREADS) numbers[i] = i;
     __syncthreads();
     for (int k = 0; k < count; k++) {
@@ -54,21 +66,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) panel_factor(f64 *w, int *
         }
         __syncthreads();
         const f64 pivot = panel[(i64)k * width + k];
-        const f64 upper = lane > k && lane < count ? panel[(i64)k * width + lane] : 0.0;
+        const f64 upper = j > k && j < count ? panel[(i64)k * width + j] : 0.0, inverse = inverse_of(pivot);
         if (threadIdx.x == 0) {
             divisors[k] = pivot;
+            inverses[k] = inverse;
             if (pivot == 0 && *info == 0) *info = first + k + 1;
         }
-        for (int i = k + 1 + warp; i < rows && pivot != 0; i += THREADS / 32) {
-            const f64 factor = panel[(i64)i * width + k] / pivot;
-            if (lane > k && lane < count) panel[(i64)i * width + lane] -= factor * upper;
-        }
+        for (int i = k + 1 + start; i < rows && pivot != 0; i += step)
+            if (j > k && j < count)
+                panel[(i64)i * width + j] -= quotient(panel[(i64)i * width + k], pivot, inverse) * upper;
         __syncthreads();
     }
-    for (int i = warp; i < rows; i += THREADS / 32)
-        if (lane < count) {
-            const f64 value = panel[(i64)i * width + lane];
-            w[(i64)i * WIDTH + lane] = lane < i && divisors[lane] != 0 ? value / divisors[lane] : value;
+    for (int i = start; i < rows; i += step)
+        if (j < count) {
+            const f64 value = panel[(i64)i * width + j];
+            const bool divided = j < i && divisors[j] != 0;
+            w[(i64)i * WIDTH + j] = divided ? quotient(value, divisors[j], inverses[j]) : value;
         }
     if (threadIdx.x < count) {
         order[threadIdx.x] = numbers[threadIdx.x];

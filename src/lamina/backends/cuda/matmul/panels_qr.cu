@@ -3,13 +3,12 @@
 // transformations", 1989).
 //
 // Constants: T, M, N, WIDTH = N, STEPS = min(M, N), Q (columns of Q), R (rows of R), IN_SHARED (whether a panel fits
-// into shared memory). w: V below the diagonal (its elements on the diagonal are 1), R above. triangles [matrices,
-// panels, PANEL, PANEL]: each panel's T.
-#define THREADS 512
+// into shared memory), THREADS (of a panel's block). w: V below the diagonal (its elements on the diagonal are 1), R
+// above. triangles [matrices, ROWS, 32]: each panel's T, from the row of its first column on.
 #include "panels.cuh"
 
-#define OF_PANEL(triangles, first) \
-    ((triangles) + (MATRIX * ((STEPS + PANEL - 1) / PANEL) + (first) / PANEL) * (PANEL * PANEL))
+#define MOST 32
+#define OF_PANEL(triangles, first) ((triangles) + (MATRIX * ROWS + (first)) * MOST)
 
 extern "C" __global__ void __launch_bounds__(256) take_in(const T *a, f64 *w, f64 *q)
 {
@@ -34,7 +33,7 @@ __device__ __forceinline__ f64 summed(f64 own)
     return whole;
 }
 
-// A panel's reflections and their T, by one block: a warp for a row, a lane for a column.
+// A panel's reflections and their T, by one block: a thread for a column of some rows.
 extern "C" __global__ void __launch_bounds__(THREADS) panel_factor(f64 *w, f64 *triangles, int first)
 {
     DYNAMIC_SHARED(f64, held);  // [M - first, PANEL + 1] where IN_SHARED
@@ -42,11 +41,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) panel_factor(f64 *w, f64 *
     w += MATRIX * ((i64)M * WIDTH) + (i64)first * WIDTH + first;
     triangles = OF_PANEL(triangles, first);
     const int rows = M - first, count = STEPS - first < PANEL ? STEPS - first : PANEL;
+    const int j = threadIdx.x % PANEL, start = threadIdx.x / PANEL, step = THREADS / PANEL;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     f64 *panel = IN_SHARED ? held : w;
     const int width = IN_SHARED ? PANEL + 1 : WIDTH;
-    for (int i = warp; i < rows && IN_SHARED; i += THREADS / 32)
-        if (lane < count) panel[(i64)i * width + lane] = w[(i64)i * WIDTH + lane];
+    for (int i = start; i < rows && IN_SHARED; i += step)
+        if (j < count) panel[(i64)i * width + j] = w[(i64)i * WIDTH + j];
     __syncthreads();
     for (int k = 0; k < count; k++) {
         f64 own = 0;
@@ -64,18 +64,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) panel_factor(f64 *w, f64 *
             if (factor != 0) panel[(i64)k * width + k] = turned;
         }
         __syncthreads();
-        const bool behind = lane > k && lane < count;
-        f64 dot = warp == 0 && behind ? panel[(i64)k * width + lane] : 0.0;
-        for (int i = k + 1 + warp; i < rows; i += THREADS / 32)
-            if (behind) dot += panel[(i64)i * width + k] * panel[(i64)i * width + lane];
-        dots[warp][lane] = dot;
+        const bool behind = j > k && j < count;
+        f64 dot = start == 0 && behind ? panel[(i64)k * width + j] : 0.0;
+        for (int i = k + 1 + start; i < rows; i += step)
+            if (behind) dot += panel[(i64)i * width + k] * panel[(i64)i * width + j];
+        for (int lanes = PANEL; lanes < 32; lanes *= 2) dot += shuffle_xor(dot, lanes);
+        if (lane < PANEL) dots[warp][j] = dot;
         __syncthreads();
         dot = 0;
-        for (int other = 0; other < THREADS / 32; other++) dot += dots[other][lane];
+        for (int other = 0; other < THREADS / 32; other++) dot += dots[other][j];
         dot *= factor;
-        if (warp == 0 && behind) panel[(i64)k * width + lane] -= dot;
-        for (int i = k + 1 + warp; i < rows; i += THREADS / 32)
-            if (behind) panel[(i64)i * width + lane] -= panel[(i64)i * width + k] * dot;
+        if (start == 0 && behind) panel[(i64)k * width + j] -= dot;
+        for (int i = k + 1 + start; i < rows; i += step)
+            if (behind) panel[(i64)i * width + j] -= panel[(i64)i * width + k] * dot;
         __syncthreads();
     }
     for (int pair = warp; pair < count * count; pair += THREADS / 32) {  // V^T V above its diagonal
@@ -86,11 +87,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) panel_factor(f64 *w, f64 *
         for (int lanes = 16; lanes; lanes /= 2) sum += shuffle_xor(sum, lanes);
         if (lane == 0) products[q][k] = sum;
     }
-    for (int i = warp; i < rows && IN_SHARED; i += THREADS / 32)
-        if (lane < count) w[(i64)i * WIDTH + lane] = panel[(i64)i * width + lane];
+    for (int i = start; i < rows && IN_SHARED; i += step)
+        if (j < count) w[(i64)i * WIDTH + j] = panel[(i64)i * width + j];
     __syncthreads();
     if (threadIdx.x >= PANEL) return;
-    f64 *row = triangles + threadIdx.x * PANEL;  // column k of T follows from those before it, each row from itself
+    f64 *row = triangles + threadIdx.x * MOST;  // column k of T follows from those before it, each row from itself
     for (int k = 0; k < PANEL; k++) {
         f64 sum = 0;
         for (int r = threadIdx.x; r < k && k < count; r++) sum += row[r] * products[r][k];
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) panel_factor(f64 *w, f64 *
 __device__ __forceinline__ void reflect(const f64 *w, const f64 *triangle, f64 *x, int width, int first, int column,
                                         bool back)
 {
-    __shared__ f64 v[32][PANEL + 1], part[32][PANEL + 1], sums[PANEL][33];
+    __shared__ f64 v[32][33], part[32][33], sums[PANEL][33];
     const int count = STEPS - first < PANEL ? STEPS - first : PANEL;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, j = column + lane;
     f64 sum[4] = {};
@@ -117,7 +118,7 @@ __device__ __forceinline__ void reflect(const f64 *w, const f64 *triangle, f64 *
             __syncthreads();
             if (pass == 0) {
                 for (int r = 0; r < 32; r++)
-                    for (int m = 0; m < 4; m++) sum[m] += v[r][warp + 8 * m] * part[r][lane];
+                    for (int m = 0; m < PANEL / 8; m++) sum[m] += v[r][warp + 8 * m] * part[r][lane];
             } else {
                 for (int m = 0; m < 4; m++) {
                     const int r = warp + 8 * m, i = row + r;
@@ -128,16 +129,16 @@ __device__ __forceinline__ void reflect(const f64 *w, const f64 *triangle, f64 *
             }
             __syncthreads();
             if (pass == 0 && row + 32 >= M) {
-                for (int m = 0; m < 4; m++) sums[warp + 8 * m][lane] = sum[m];
+                for (int m = 0; m < PANEL / 8; m++) sums[warp + 8 * m][lane] = sum[m];
                 __syncthreads();
-                for (int m = 0; m < 4; m++) {
+                for (int m = 0; m < PANEL / 8; m++) {
                     const int p = warp + 8 * m;
                     sum[m] = 0;
                     for (int q = 0; q < PANEL; q++)
-                        sum[m] += (back ? triangle[q * PANEL + p] : triangle[p * PANEL + q]) * sums[q][lane];
+                        sum[m] += (back ? triangle[q * MOST + p] : triangle[p * MOST + q]) * sums[q][lane];
                 }
                 __syncthreads();
-                for (int m = 0; m < 4; m++) sums[warp + 8 * m][lane] = sum[m];
+                for (int m = 0; m < PANEL / 8; m++) sums[warp + 8 * m][lane] = sum[m];
                 __syncthreads();
             }
         }
