@@ -63,7 +63,7 @@ class _Kernels:
 
 @dataclass(frozen=True)
 class _Panel:
-    """One panel. rows: from its first column's row on. shared: its bytes of shared memory, 0 where it does not fit."""
+    """One panel. rows: from its first column's row on. shared: bytes of shared memory, 0 where it does not fit."""
 
     first: int
     rows: int

@@ -695,7 +695,9 @@ def _made(
         wanted = _wanted(problem.dtype, policy, tune.few_compiled())
         every = [*named, *_beyond(problem, graph, target, named)]
         configs = [
-            one for i, one in enumerate(every) if not i or not _outclassed(problem, formulation, one, device)
+            one
+            for i, one in enumerate(every)
+            if not i or not (_slow(problem, one) or _outclassed(problem, formulation, one, device))
         ]
         drafts += [(formulation, pointers, config) for config in tune.accepted(configs, wanted, reasons)]
         refusals += [f"{formulation.name}: {reason}" for reason in reasons]
@@ -709,6 +711,14 @@ def _made(
         else:
             found.append(candidate(formulation, plan, pointers))
     return found
+
+
+def _slow(problem: Problem, config: EngineConfig) -> str:
+    """Why an engine is not even tried: without tensor cores it takes ten times as long as others, and some take minutes
+    (engine 19 of cuDNN 9.19, for the gradient of GPT-2's tied embeddings)."""
+    half = problem.dtype in (float16, bfloat16) and problem.flops >= _SLOW
+    uses = NumericalNote.CUDNN_NUMERICAL_NOTE_TENSOR_CORE in config.engine.numerical_notes
+    return "uses no tensor cores" if half and not uses else ""
 
 
 def _outclassed(problem: Problem, formulation: Formulation, config: EngineConfig, device: Device) -> bool:
@@ -830,7 +840,7 @@ def _firsts(
 ) -> Iterator[Candidate]:
     """The heuristic's candidates of a formulation, built lazily; own kernels as in `_entries`."""
     if formulation.graph is not None:
-        wanted = _wanted(problem.dtype, policy, accept)
+        wanted = _wanted(problem.dtype, policy, lambda config: _slow(problem, config) or accept(config))
         for made in _of_graph(formulation, formulation.graph, target, limit, ("a",), wanted, []):
             if not threading.main_thread().is_alive():
                 return  # the process is exiting, and waits for this thread

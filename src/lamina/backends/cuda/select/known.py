@@ -129,12 +129,13 @@ def contested(place: ProblemPlace, device: Device) -> Choice | None:
 
 
 def outclassed(op: str, first: Spec, formulation: str, engine: int, device: Device) -> bool:
-    """Whether one of cuDNN's engines competed often on this model of GPU, and never came near the best. first: the
-    first operand.
+    """Whether one of cuDNN's engines competed often on this model of GPU, and never came near the best; on padded operands
+    as on others. first: the first operand.
     """
     database = database_of(device)
-    return database is not None and database.outclasses(
-        op, first.dtype.name, str(first.tag), formulation, engine
+    names = {formulation, formulation.removeprefix("padded-")}
+    return database is not None and any(
+        database.outclasses(op, first.dtype.name, str(first.tag), name, engine) for name in names
     )
 
 
