@@ -96,3 +96,25 @@ def test_gradients_that_are_not_finite_leave_the_others_comparable() -> None:
     found = check(net, from_torch(net, x, share=False), x)
     assert found.gradients["b"] < 1e-6
     assert found.gradient == found.gradient, "a number"
+
+
+def test_buffers_in_float64_are_those_after_the_call() -> None:
+    """Whose memory the module's former values come back to."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+            self.register_buffer("calls", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            self.calls += 1
+            return self.norm(x), self.calls
+
+    net, x = Net().double(), torch.randn(5, 3, dtype=torch.float64)
+    found = check(net, from_torch(net, x, share=False), x)
+    assert max(found.output, *found.state.values()) < 1e-12, found

@@ -33,3 +33,19 @@ def test_arguments_get_the_names_of_the_overload_that_fits() -> None:
         named(view, (cell, "two"), {})
     with pytest.raises(TypeError, match=r"Tensor.sum: no overload takes \(Cell, axes\)"):
         named(total, (cell,), {"axes": 1})
+
+
+def test_a_bool_is_a_number_where_a_float_is_expected() -> None:
+    """As in PyTorch, which takes none for a size. Dynamo records `F.pad(mask, (1, 0), value=True)` as a built-in."""
+    import torch
+
+    from lamina.convert.torch.cells import Cell
+    from lamina.convert.torch.targets import named
+
+    graph, cell = torch.fx.Graph(), Cell(None)
+    pad = graph.call_function(torch._C._nn.pad, (graph.placeholder("x"),))
+    assert named(pad, (cell, (1, 0), "constant", True), {})["value"] is True
+    std = graph.call_function(torch.std, (graph.placeholder("y"),))
+    assert named(std, (cell, True), {}) == {"input": cell, "unbiased": True}
+    with pytest.raises(TypeError, match="no overload takes"):
+        named(pad, (cell, True, "constant", 0.0), {})

@@ -65,6 +65,7 @@ def check(
         wanted = [y for y in _leaves(module(*own, **own_named)) if isinstance(y, torch.Tensor)]
         weights = [_weights(tuple(real_form(y).shape), i) for i, y in enumerate(wanted)]
         slopes = _gradients(module, wanted, weights) if gradients else {}
+        results = [_array(y) for y in wanted]
         buffers = {n: _array(b) for n, b in module.named_buffers(remove_duplicate=False)}
     before = {n: np.array(b.numpy()) for n, b in mine.named_buffers()}
     args, kwargs = _copied(args, kwargs)
@@ -83,7 +84,7 @@ def check(
         (_, found), made = value_and_grad(weighted, has_aux=True)(mine)
     else:
         found = [y for y in _leaves(mine(*args, **kwargs)) if is_tensor(y)]
-    outputs = tuple(_error(y.numpy(), _array(w)) for y, w in zip(found, wanted, strict=True))
+    outputs = tuple(_error(y.numpy(), w) for y, w in zip(found, results, strict=True))
     largest = max((_largest(g) for g in slopes.values()), default=0.0)
     state = {n: _error(b.numpy(), buffers[n]) for n, b in mine.named_buffers()}
     for n, b in mine.named_buffers():
@@ -142,8 +143,8 @@ def _gradients(module: torch.nn.Module, outputs: list[Any], weights: list[Array]
 
 
 def _array(x: torch.Tensor) -> Array:
-    found: Array = real_form(x.detach()).to(torch.float64).cpu().numpy()
-    return found
+    """The values now, in float64: a copy, as the module's buffers get their former values back."""
+    return np.array(real_form(x.detach()).cpu().to(torch.float64).numpy())
 
 
 def _error(found: Array, wanted: Array, scale: float | None = None) -> float:

@@ -79,9 +79,6 @@ def _resized(step: OpExport, axes: list[int], maps: Any, by_size: bool, given: d
         return step.add("Resize", x, None, step.constant(scales, float32), **given)
     if not by_size or step.varies(lambda n: any(_scaled(n.op.maps[a]) for a in axes) and not corners):
         return None
-    if step.opset >= 18:
-        sizes = step.sizes(lambda n: [n.op.maps[a].out for a in axes])
-        return step.add("Resize", x, None, None, sizes, axes=axes, **given)
     return step.add("Resize", x, None, None, step.sizes(lambda n: n.outputs[0].shape), **given)
 
 
