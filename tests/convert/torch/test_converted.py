@@ -197,6 +197,66 @@ def test_scripted_modules_are_refused_with_what_to_give() -> None:
             from_torch(made, x)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_parts_are_refused_by_their_path() -> None:
+    import torch
+
+    from lamina.convert import TorchConversionError, from_torch
+
+    net = torch.nn.ModuleDict({"body": torch.nn.Sequential(torch.jit.script(small()), torch.nn.ReLU())})
+    with pytest.raises(
+        TorchConversionError, match=r"the part 'body.0' of ModuleDict: Sequential is scripted"
+    ):
+        from_torch(net)
+
+
+@pytest.mark.parametrize("kind", ["buffer", "parameter", "module"])
+def test_names_that_this_class_has_for_itself(kind: str) -> None:
+    """What PyTorch's module registers as `state`, `source`, `graph`, … is that, and the class keeps its own."""
+    import torch
+    from torch import nn
+
+    from lamina.convert import from_torch, to_torch
+    from lamina.convert.torch import check
+
+    names = sorted({*dir(from_torch(small())), *vars(from_torch(small()))} - {*dir(nn.Module())})
+    assert {"state", "graph", "report", "source", "_training", "computes_in_master"} <= set(names)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+            for i, name in enumerate(names):
+                value = torch.full((3,), 1 + i / 100)
+                if kind == "buffer":
+                    self.register_buffer(name, value)
+                elif kind == "parameter":
+                    self.register_parameter(name, nn.Parameter(value))
+                else:
+                    self.add_module(name, nn.PReLU(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            for name in names:
+                own = getattr(self, name)
+                if kind == "buffer" and self.training:
+                    setattr(self, name, own * 0.9 + 0.1 * x.detach().mean(0))
+                x = own(x) if kind == "module" else x * own
+            return x
+
+    torch.manual_seed(0)
+    for net in (Net(), nn.Sequential(Net(), nn.Linear(3, 2))):
+        x = torch.randn(5, 3)
+        for training in (False, True):
+            converted = from_torch(net.train(training), x, share=False)
+            found = check(net, converted, x)
+            assert max(found.output, found.gradient, *found.state.values(), 0.0) < 1e-5, (training, found)
+            assert list(converted.state_dict()) == list(net.state_dict())
+            assert "Linear" in str(converted)
+            back = to_torch(converted, x)
+            torch.testing.assert_close(back(x), net(x))
+
+
 def test_what_a_network_writes_over_its_parameters_is_kept() -> None:
     import torch
     from torch import nn

@@ -18,7 +18,7 @@ from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
 from lamina.nn import Module, Parameter
-from lamina.nn.parameter import write
+from lamina.nn.parameter import settings_changed, write
 from lamina.ops.core import Operand, bind
 from lamina.runtime.ranks import current_world
 from lamina.spec import DType, DTypeError, Group, Shape, as_dtype
@@ -37,7 +37,9 @@ class ConvertedPart(Module):
     """
 
     def __init__(self, source: torch.nn.Module, adopted: dict[int, Any], share: bool) -> None:
-        self.source_class = type(source).__name__
+        self.source_class, self.computes_in_master = type(source).__name__, False
+        self.__dict__ |= {"_training": source.training, "_of": source}
+        self.__dict__["_own"] = frozenset((*self.__dict__, "_own"))
         for name, p in source._parameters.items():
             self.register_parameter(name, None if p is None else _adopted(p, adopted, share))
         for name, b in source._buffers.items():
@@ -48,9 +50,6 @@ class ConvertedPart(Module):
         for name, child in source._modules.items():
             if child is not None:
                 self.add_module(name, ConvertedPart(child, adopted, share))
-        self.__dict__["_training"] = source.training
-        self.computes_in_master = False
-        self.__dict__["_of"] = source
 
     def __getattr__(self, name: str) -> Any:
         if self._is_of_source(name):
@@ -61,8 +60,23 @@ class ConvertedPart(Module):
         """Plain attributes (`dropout.p`) are those of PyTorch's module, from which graphs are made."""
         if self._is_of_source(name):
             setattr(self._of, name, value)
+        elif name in self.__dict__.get("_own", ()) and self._has(name):
+            object.__setattr__(self, name, value)
+            settings_changed()
         else:
             super().__setattr__(name, value)
+
+    def _claim_name(self, name: str) -> None:
+        """What PyTorch's module registers may have the name of an attribute of this class, which keeps it: the
+        tensor or module is found by its path (`get_buffer("source")`).
+        """
+        kept = {n: value for n, value in self.__dict__.items() if n == name and n in self._own}
+        super()._claim_name(name)
+        self.__dict__ |= kept
+
+    def _has(self, name: str) -> bool:
+        """Whether a parameter, buffer or module is registered under this name."""
+        return name in self._parameters or name in self._buffers or name in self._modules
 
     def _is_of_source(self, name: str) -> bool:
         source = self.__dict__.get("_of")
@@ -117,7 +131,7 @@ class ConvertedModule(ConvertedPart):
             if (held := part._parameters.get(own)) is not None:
                 write(held, value)  # a training step goes on from there
             else:
-                setattr(part, own, value)
+                part._set_buffer(own, value)
         for number, value in found.inputs.items():
             operand = operands[number]
             if isinstance(operand, Tensor) and not operand.read_only:
@@ -187,7 +201,9 @@ class ConvertedModule(ConvertedPart):
     def state(self, name: str) -> Any:
         """A parameter, with its PyTorch hooks applied, or a buffer, by its dotted name."""
         path, _, own = name.rpartition(".")
-        value = getattr(self.get_submodule(path), own)
+        value = Module.__getattr__(
+            self.get_submodule(path), own
+        )  # what is registered, whatever else has its name
         source = self.source.get_submodule(path)._parameters.get(own)
         hooks = () if source is None else tuple((source._backward_hooks or {}).values())
         if not hooks:
@@ -274,16 +290,24 @@ def from_torch(
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: takes a torch.nn.Module, got {type(module).__name__}")
-    if isinstance(module, torch.jit.ScriptModule):
-        raise TorchConversionError(
-            f"from_torch: {module.original_name} is scripted or traced (torch.jit), of which torch.export makes no "
-            "graph: give the module that it was made of, or write it by torch.onnx.export and read that by from_onnx"
-        )
+    _require_python(module)
     converted = ConvertedModule(module, share, staying(module, exclude))
     if args or example is not None:
         inputs, tensors = Inputs.of(*_called_with(args, example))
         converted.graph(inputs, [as_tensor(_plain(x)) for x in tensors])
     return converted
+
+
+def _require_python(module: torch.nn.Module) -> None:
+    """Raise TorchConversionError if the module, or a part of it, has no Python code to export."""
+    for path, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            whole = "" if part is module else f"the part {path!r} of {type(module).__name__}: "
+            raise TorchConversionError(
+                f"from_torch: {whole}{part.original_name} is scripted or traced (torch.jit), of which torch.export "
+                "makes no graph: give the module that it was made of, or write it by torch.onnx.export and read that "
+                "by from_onnx"
+            )
 
 
 def _called_with(args: tuple[Any, ...], example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
