@@ -96,6 +96,8 @@ CASES = [
     "(x > 0).cumsum(1)",
     "x.cumsum(1, dtype=torch.int64)",
     "x.cumprod(-1)",
+    "torch._is_all_true(x < 9)",
+    "torch._is_any_true(x > 9)",
 ]  # fmt: skip
 
 
@@ -191,3 +193,19 @@ def test_distinct_values_are_those_of_pytorch(
     pairs = zip(found, wanted, strict=True) if others else [(found, wanted)]
     for y, w in pairs:
         assert y.numpy().tolist() == w.tolist()
+
+
+def test_a_condition_on_values_that_the_exporter_asserts() -> None:
+    """What vision-language models say of the number of their image tokens."""
+    import torch
+
+    import lamina as lm
+
+    class Network(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._check_tensor_all(x.sum(1) < 100, lambda: "too large")
+            return x * 2
+
+    x = torch.ones(2, 3)
+    net = lm.convert.from_torch(Network(), x)
+    torch.testing.assert_close(torch.from_numpy(net(x.numpy()).numpy()), 2 * x)

@@ -8,9 +8,11 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from lamina.backends.cpu.loops import compiler
 from lamina.backends.reference import run_reference
 from lamina.ops.core import bind
 from lamina.ops.primitives import Attention
+from lamina.ops.primitives.attention import AttentionGrad
 from lamina.spec import ShapeError, Spec, bfloat16, float64
 from tests.helpers.functions import numerical
 
@@ -298,3 +300,58 @@ def test_weights_are_even_where_all_scores_are_as_low(low: float) -> None:
     )
     (found,) = bind(Attention(0.3), *(lm.tensor(a) for a in (q, k, v, bias)))
     np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("low", [-1e5, -1e9, -3.4e38, 3e5])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_gradients_of_rows_that_a_finite_bias_masks_whole(
+    low: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their statistic is the largest score alone in float32; with generated loops and without, by the definition."""
+    monkeypatch.setattr(compiler, "available", lambda: compiled)
+    rng = np.random.default_rng(0)
+    shapes = (2, 2, 7, 4), (2, 2, 5, 4), (2, 2, 5, 3), (2, 1, 7, 5), (2, 2, 7, 3)
+    q, k, v, bias, g = (rng.integers(-4, 5, s).astype(np.float32) / 4 for s in shapes)
+    bias[1, 0, :3] = low
+    made = Attention(0.5, stats=True)
+    o, stats = bind(made, *map(lm.tensor, (q, k, v, bias)))
+    operands = [lm.tensor(x) for x in (q, k, v)] + [o, stats, lm.tensor(g), lm.tensor(bias)]
+
+    def wanted(dtype: Any) -> list[Any]:
+        scores = 0.5 * q @ k.swapaxes(2, 3) + bias.astype(dtype)
+        w = np.exp((scores - scores.max(3, keepdims=True)).astype(np.float64))
+        w /= w.sum(3, keepdims=True)
+        slope = g @ v.swapaxes(2, 3)
+        ds = w * (slope - (w * slope).sum(3, keepdims=True))
+        return [0.5 * ds @ k, 0.5 * ds.swapaxes(2, 3) @ q, w.swapaxes(2, 3) @ g, ds.sum(1, keepdims=True)]
+
+    near = 0.02 if abs(low) < 1e8 else 1e-5  # float32 has multiples of 2^-7 around 1e5
+    for found, x in zip(bind(AttentionGrad(0.5), *operands), wanted(np.float32), strict=True):
+        np.testing.assert_allclose(found.numpy(), x, atol=near)
+    found64 = run_reference(AttentionGrad(0.5), [x.numpy() for x in operands], float64)
+    for found, x in zip(found64, wanted(np.float64), strict=True):
+        np.testing.assert_allclose(found, x, atol=1e-5)
+
+
+def test_second_derivatives_of_rows_that_a_finite_bias_masks_whole() -> None:
+    """The gradient's own gradient, as the steps of the definition have it."""
+    rng = np.random.default_rng(0)
+    q, k, v, g = (lm.tensor(rng.standard_normal((1, 1, 4, 4)).astype(np.float32)) for _ in range(4))
+    bias = np.zeros((1, 1, 4, 4), np.float32)
+    bias[..., :2, :] = -3.4e38
+
+    def steps(q: Any, k: Any, v: Any) -> Any:
+        return ops.softmax(q @ k.transpose(2, 3) * 0.5 + bias, -1) @ v
+
+    def fused(q: Any, k: Any, v: Any) -> Any:
+        return ops.scaled_dot_product_attention(q, k, v, bias, scale=0.5)
+
+    def penalty(function: Any) -> Any:
+        def total(*given: Any) -> Any:
+            slopes = lm.grad(lambda *x: (function(*x) * g).sum(), (0, 1, 2))(*given)
+            return sum((s * s).sum() for s in slopes)
+
+        return lm.grad(total, (0, 1, 2))(q, k, v)
+
+    for found, wanted in zip(penalty(fused), penalty(steps), strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), atol=1e-4)

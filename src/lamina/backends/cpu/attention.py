@@ -20,7 +20,7 @@ from lamina.backends.cpu.widened import HALF
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, PrimitiveDesc
 from lamina.onednn import post_op_argument as operand_of
 from lamina.ops.core import Op
-from lamina.ops.primitives.attention import Attention, AttentionGrad
+from lamina.ops.primitives.attention import COARSE, Attention, AttentionGrad
 from lamina.ops.primitives.cast import Cast
 from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Shape, Spec, float32
@@ -95,6 +95,7 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
         there = [at_output(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(outputs[:3])]
         _run(chain, into, here[0], here[1], weights, sizes.operands(op, 6, b))
         _combine(chain, again, weights, here[4], {})
+        chain.call(_divided(weights, here[4], sizes.scores))
         _run(chain, back, here[5], here[2], slopes)
         total = totals.at(b * prod(sizes.rows) * _WIDTH)
         _combine(chain, slope, slopes, total, {operand_of(0): weights})
@@ -324,6 +325,23 @@ def _blind_rows(largest: Location, weights: Location, shape: Shape) -> Bind:
             blind = top <= _LOWEST
             if blind.any():
                 rows[blind] = 0
+
+        return run
+
+    return bind
+
+
+def _divided(weights: Location, stats: Location, shape: Shape) -> Bind:
+    """Divide the weights of rows with coarse statistics by their sum."""
+
+    def bind(call: Call) -> Run:
+        rows = host_array(weights.address(call), shape, np.float32)
+        known = host_array(stats.address(call), shape[:3], np.float32)
+
+        def run() -> None:
+            coarse = np.isfinite(known) & (np.abs(known) >= COARSE)
+            if coarse.any():
+                rows[coarse] /= rows[coarse].sum(1, keepdims=True)
 
         return run
 

@@ -30,6 +30,12 @@ def reduced(call: TorchCall) -> Any:
     return getattr(ops, call.name)(x, None if dim == () or dim == [] else dim, call.get("keepdim", False))
 
 
+@converts("_is_all_true", "_is_any_true")
+def decided(call: TorchCall) -> Any:
+    """Whether all elements are true, or any is: what exported conditions (`torch._check_tensor_all`) are made of."""
+    return (ops.all if call.name == "_is_all_true" else ops.any)(call["input"])
+
+
 @converts("cumsum", "cumprod")
 def cumulated(call: TorchCall) -> Any:
     """Cumulative sums and products."""

@@ -25,6 +25,9 @@ from lamina.ops.primitives.softmax import softmax
 from lamina.spec import FLOATS, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32, float64
 
 A = TypeVar("A")
+#: From this magnitude on a row's statistic does not resolve the sum of its weights: of a row that a finite bias masks
+#: whole (`finfo.min`) float32 keeps the largest score alone.
+COARSE = 1024.0
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,14 @@ class _Attention(Op):
         return np.tri(rows, columns, dtype=np.bool_)
 
     def weights(self, q: Any, k: Any, stats: Any, bias: Sequence[Any]) -> Any:
-        """exp(scores - stats) in ops: used in second derivatives."""
+        """exp(scores - stats) in ops, divided by its sum where stats are coarse: used in second derivatives."""
         found = matmul(q, k.transpose(2, 3)) * self.scale
         for b in bias:
             found = found + b
         found = exp(found - cast(stats, q.dtype))
-        return where(self.mask(q.shape[2], k.shape[2]), found, 0.0) if self.causal else found
+        found = where(self.mask(q.shape[2], k.shape[2]), found, 0.0) if self.causal else found
+        total = found.sum(3, keepdim=True)
+        return found / where((abs(stats) >= COARSE) & (total > 0), total, 1.0)
 
     def mask_argument(self, sizes: Shape) -> list[Arg]:
         """The dropout mask of a sample (B, H, S, T, …), if it takes one."""
@@ -186,9 +191,9 @@ class Attention(_Attention):
 class AttentionGrad(_Attention):
     """(q, k, v, o, stats, do [B, H, S, E], bias?, mask?) -> (dq, dk, dv, dbias?): the gradients of `Attention`.
 
-    With w = exp(scores - stats), m = mask / keep (1 without dropout), e = m (do vᵀ) and r = sum of w e over the
-    columns: dv = (w m)ᵀ do, dscores = w (e - r), dq = scale dscores k, dk = scale dscoresᵀ q, dbias = dscores, summed
-    over the bias' axes of size 1.
+    With w = exp(scores - stats), divided by its sum in rows with |stats| >= COARSE, m = mask / keep (1 without
+    dropout), e = m (do vᵀ) and r = sum of w e over the columns: dv = (w m)ᵀ do, dscores = w (e - r),
+    dq = scale dscores k, dk = scale dscoresᵀ q, dbias = dscores, summed over the bias' axes of size 1.
     r also equals the sum of do o over the features, the form used by tiled kernels; it is less accurate where o was
     rounded to a half type.
     bias_grad: whether dbias is returned, the last output if there is a bias.
@@ -247,7 +252,10 @@ class AttentionGrad(_Attention):
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         q, k, v, _, stats, g, *more = inputs
         bias, mask = self.parted(more)
-        w, slope = np.exp(self.scores(q, k, bias) - stats), self.dropped(g @ v.swapaxes(2, 3), mask)
+        w = np.exp(self.scores(q, k, bias) - stats)
+        total = w.sum(3, keepdims=True)
+        w = w / np.where((abs(stats) >= COARSE) & (total > 0), total, 1)
+        slope = self.dropped(g @ v.swapaxes(2, 3), mask)
         ds = w * (slope - (w * slope).sum(3, keepdims=True))
         dq, dk = self.scale * (ds @ k), self.scale * (ds.swapaxes(2, 3) @ q)
         dbias = [_to_shape(ds, b.shape) for b in bias if self.bias_grad]

@@ -11,6 +11,7 @@ import numpy as np
 from lamina.backends.cpu.library import Location
 from lamina.backends.cpu.loops.code import Code, Elements, Scalar, fused, least, where
 from lamina.backends.cpu.loops.kernel import LoopKernel
+from lamina.ops.primitives.attention import COARSE
 from lamina.spec import Shape, float32
 
 
@@ -146,7 +147,13 @@ def _slopes(step: int | None, causal: bool, drops: bool) -> str:
             total.add(o[d] * g[d])
         less = stats[row]
         with code.loop(0, seen, independent=True) as j:
-            weight = code.call("exp", (rows.score(row, bias, j) - less,))
+            x[start + j] = code.call("exp", (rows.score(row, bias, j) - less,))
+        whole = code.variable(0, np.float32)
+        with code.loop(0, where(np.abs(less) >= COARSE, seen, 0)) as j:
+            whole.add(x[start + j])
+        share = where(whole.get() > 0, 1 / whole.get(), 1.0)
+        with code.loop(0, seen, independent=True) as j:
+            weight = x[start + j] * share
             x[start + j] = rows.kept(start + j, weight)
             y[start + j] = weight * (rows.kept(start + j, y[start + j]) - total.get())
         unseen = code.call("exp", (-np.inf - less,))  # 0, or NaN, which then propagates to all columns
