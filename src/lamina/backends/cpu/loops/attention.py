@@ -149,7 +149,7 @@ def _slopes(step: int | None, causal: bool, drops: bool) -> str:
         with code.loop(0, seen, independent=True) as j:
             x[start + j] = code.call("exp", (rows.score(row, bias, j) - less,))
         whole = code.variable(0, np.float32)
-        with code.loop(0, where(np.abs(less) >= COARSE, seen, 0)) as j:
+        with code.loop(0, where(code.call("absolute", (less,)) >= COARSE, seen, 0)) as j:
             whole.add(x[start + j])
         share = where(whole.get() > 0, 1 / whole.get(), 1.0)
         with code.loop(0, seen, independent=True) as j:
