@@ -146,14 +146,12 @@ def _slopes(step: int | None, causal: bool, drops: bool) -> str:
         with code.loop(row * width, (row + 1) * width) as d:
             total.add(o[d] * g[d])
         less = stats[row]
-        with code.loop(0, seen, independent=True) as j:
-            x[start + j] = code.call("exp", (rows.score(row, bias, j) - less,))
         whole = code.variable(0, np.float32)
         with code.loop(0, where(code.call("absolute", (less,)) >= COARSE, seen, 0)) as j:
-            whole.add(x[start + j])
+            whole.add(code.call("exp", (rows.score(row, bias, j) - less,)))
         share = where(whole.get() > 0, 1 / whole.get(), 1.0)
         with code.loop(0, seen, independent=True) as j:
-            weight = x[start + j] * share
+            weight = code.call("exp", (rows.score(row, bias, j) - less,)) * share
             x[start + j] = rows.kept(start + j, weight)
             y[start + j] = weight * (rows.kept(start + j, y[start + j]) - total.get())
         unseen = code.call("exp", (-np.inf - less,))  # 0, or NaN, which then propagates to all columns
