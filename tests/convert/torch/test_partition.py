@@ -236,6 +236,23 @@ def test_a_closed_function_that_asks_for_numbers_stays() -> None:
         torch.testing.assert_close(compiled(lambda x: torch.tanh(scaled(x)))(x), torch.tanh(scaled(x)))
 
 
+def test_a_closed_function_is_not_the_one_of_pytorch_that_has_its_name() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    @torch.compiler.allow_in_graph
+    def relu(input: Any) -> Any:
+        return input * 3
+
+    @torch.compiler.allow_in_graph
+    def sum(input: Any) -> Any:
+        return input * 5
+
+    x = torch.randn(5)
+    torch.testing.assert_close(compiled(lambda x: relu(x) + sum(x))(x), x * 8)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_networks_of_users_run_in_parts(name: str) -> None:

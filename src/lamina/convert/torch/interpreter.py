@@ -6,6 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,7 +148,10 @@ def find(node: Node) -> Callable[..., Any] | None:
     if (plain := written_operator(target)) is not None:
         return plain
     if not is_torch(target):
-        return HANDLERS.get(name_of(node)) or (target if _is_plain_python(target) else None)
+        handler = HANDLERS.get(name_of(node))
+        if handler is not None and _is_another(target, handler):
+            return None
+        return handler or (target if _is_plain_python(target) else None)
     if (space := namespace(target)) not in ("", "aten", "torchvision", "prims", "higher_order"):
         return HANDLERS.get(f"{space}::{name_of(node)}")
     name = name_of(node)
@@ -182,6 +186,13 @@ def _function(name: str, node: Node) -> Callable[..., Any] | None:
             own = getattr(place, name)
             return own if callable(own) else None
     return None
+
+
+def _is_another(target: Any, handler: Callable[..., Any]) -> bool:
+    """Whether a function written in Python merely has the name of one of PyTorch's, for which a handler stands."""
+    own = handler.__module__.partition(".")[0] == "lamina"
+    place = (getattr(target, "__module__", None) or "").partition(".")[0]
+    return own and isinstance(target, FunctionType) and place not in ("lamina", "torchvision", "torchaudio")
 
 
 def _is_plain_python(target: Any) -> bool:
