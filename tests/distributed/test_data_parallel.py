@@ -245,7 +245,7 @@ def normalize_uneven_parts() -> tuple[dict[str, Any], dict[str, Any]]:
         rng.standard_normal((12, 3, 2)) + 5 * np.arange(12.0)[:, None, None],
         rng.standard_normal((12, 3, 2)),
     )
-    cuts = [0, 12] if n == 1 else [0, 1, 12]
+    cuts = {1: [0, 12], 2: [0, 1, 12], 3: [0, 1, 1, 12]}[n]
     own = slice(cuts[me], cuts[me + 1])
     norm = nn.SyncBatchNorm(3).to(dtype="float64")
 
@@ -259,9 +259,10 @@ def normalize_uneven_parts() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.feature("B032")
-def test_a_synchronized_norm_counts_each_element_once() -> None:
+@pytest.mark.parametrize("ranks", [2, 3], ids=["two", "three, one without samples"])
+def test_a_synchronized_norm_counts_each_element_once(ranks: int) -> None:
     wanted = normalize_uneven_parts()
-    for rank in run_ranks(normalize_uneven_parts, 2):
+    for rank in run_ranks(normalize_uneven_parts, ranks):
         for found, own in zip(rank, wanted, strict=True):
             for name, value in own.items():
                 np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-9, err_msg=name)

@@ -57,7 +57,7 @@ def run_ranks(
             started = [([mpirun(), "-n", str(ranks), *program], base)]
         else:
             started = [
-                (program, base | variables(rank, ranks, port))
+                (program, base | variables(rank, ranks, port) | dict(env or {}))
                 for port in [free_port()]
                 for rank in range(ranks)
             ]

@@ -274,14 +274,16 @@ def batch_norm_of_ranks(
     """Batch norm of [N, C, *S] with the statistics over all ranks, and running statistics moved towards these.
 
     mean, var: running statistics [C], None if there are none. Ranks' means and variances are combined by their
-    element counts, in one exchange.
+    element counts, in one exchange; a rank may have no samples (N = 0).
     """
     axes, wide = [0, *range(2, x.ndim)], x.cast(operand(x).dtype.compute)
     channels = x.shape[1]
-    own = ops.mean(wide, axes)
+    elements = element_count(x.shape) // channels
+    average = ops.mean if elements else ops.sum  # no elements have no mean, and a share of 0
+    own = average(wide, axes)
     spread = wide - own.reshape((-1, *(1,) * (x.ndim - 2)))
-    number = own.new_full((1,), element_count(x.shape) // channels)
-    told = ops.cat([own, ops.mean(spread * spread, axes), number])  # [2 C + 1]
+    number = own.new_full((1,), elements)
+    told = ops.cat([own, average(spread * spread, axes), number])  # [2 C + 1]
     parts = call(AllGather(group), told)  # [ranks, 2 C + 1]
     means, variances, numbers = (
         parts[:, :channels],

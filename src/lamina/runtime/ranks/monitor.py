@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from lamina._json import parse_json
+from lamina.runtime.ranks.listening import listening
 from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge, uneven
 
 #: Longest line in bytes: longer ones are no message of the protocol.
@@ -70,7 +71,7 @@ class RankMonitor:
         self.decided = threading.Event()
         self._beaten = now
         self._token = secrets.token_hex(16)
-        self._listener = socket.create_server(("127.0.0.1" if host == "127.0.0.1" else "", 0), backlog=1024)
+        self._listener = listening(host)
         self.address = f"{host}:{self._listener.getsockname()[1]}:{self._token}"
         self._lines: dict[int, Line] = {}
         self._values: dict[str, Any] = {}

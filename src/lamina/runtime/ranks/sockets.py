@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from lamina.runtime.ranks.communicator import Communicator, Pending, RankError, not_awaited
+from lamina.runtime.ranks.listening import listening
 from lamina.runtime.ranks.store import Store, receive_exactly
 
 Array = np.ndarray[Any, Any]
@@ -126,7 +127,7 @@ class SocketMesh(_Lines):
         # Group connections that were accepted but not requested yet; whether a thread is accepting some.
         self._arrived: dict[tuple[int, bytes], socket.socket] = {}
         self._changed, self._accepting = threading.Condition(), False
-        self._listener = socket.socket()
+        self._listener = listening("")
         try:
             self._meet()
         except BaseException:
@@ -170,9 +171,7 @@ class SocketMesh(_Lines):
 
     def _meet(self) -> None:
         """Connect to the ranks below this one, and accept the connections of those above."""
-        self._listener.bind(("", 0))
-        self._listener.listen(1024)
-        address = f"{_own_address(self._store)} {self._listener.getsockname()[1]}"
+        address = f"{self._store.own_address} {self._listener.getsockname()[1]}"
         self._store.set(f"rank/{self.rank}", address.encode())
         for peer in range(self.rank):
             self.peers[peer] = self._to(peer, self._name)
@@ -295,13 +294,6 @@ def _check_alone(store: Store, rank: int, size: int) -> None:
             f"init: another process is rank {rank} already: each needs a RANK of its own, from 0 to {size - 1}; what "
             "a rank itself starts (workers that load data) is none: call init under if __name__ == '__main__':"
         )
-
-
-def _own_address(store: Store) -> str:
-    """The address of this machine as seen by the store's."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((store.address, store.port))
-        return str(probe.getsockname()[0])
 
 
 def _channel_name(ranks: Sequence[int]) -> bytes:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from lamina.runtime.ranks.listening import listening
+
 HELLO = b"lamina store 2\n"
 _SET, _GET, _LOOK, _ADD = range(4)
 _HEAD = struct.Struct(">BIQ")
@@ -48,6 +50,11 @@ class Store:
         self._last = self.port if serve else port + _TRIES - 1
         self._lock = threading.Lock()
         self._socket = self._connected()
+
+    @property
+    def own_address(self) -> str:
+        """The address of this machine from which the store is reached."""
+        return str(self._socket.getsockname()[0])
 
     def clone(self) -> Store:
         """Another client of the same server."""
@@ -265,18 +272,10 @@ class _Client:
 
 def _listener(address: str, port: int) -> socket.socket:
     """A listening socket at the port, or at one of the next if that is taken; 0 means any."""
-    here = "127.0.0.1" if address in ("localhost", "127.0.0.1") else ""
     ports = range(port, port + (_TRIES if port else 1))
     for number in ports:
-        found = socket.socket()
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            found.bind((here, number))
-        except OSError:
-            found.close()
-            continue
-        found.listen(1024)
-        return found
+        with suppress(OSError):
+            return listening(address, number)
     raise OSError(
         f"the store of rank 0 finds no free port from {port} to {ports[-1]}: set MASTER_PORT to another one"
     )
