@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import secrets
 import selectors
 import signal
@@ -30,9 +29,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 #: Number of a rank's last lines shown in a report.
 _KEPT = 20
 #: Bytes after which an incomplete line is passed on.
-_LONGEST = 1 << 16
-#: A line with its terminator; a progress bar's is a carriage return.
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+_LONGEST = 1 << 20
 #: Signals that request the end of a job; the second one ends it at once.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: Signals forwarded to the ranks that end nothing here. Slurm announces a job's end by the first.
@@ -286,9 +283,8 @@ class _Output:
         self._rest = b""
 
     def write(self, part: bytes) -> None:
-        data = self._rest + part
-        lines = _LINE.findall(data)
-        self._rest = data[sum(map(len, lines)) :]
+        lines = (self._rest + part).splitlines(keepends=True)  # a progress bar's end in \r
+        self._rest = b"" if lines[-1].endswith((b"\r", b"\n")) else lines.pop()
         self._pass(lines)
         if len(self._rest) > _LONGEST:
             self.end()
