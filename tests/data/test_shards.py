@@ -112,6 +112,7 @@ def test_samples_are_those_of_the_files(folder: Path) -> None:
     assert repr(found) == f"TarShards({SAMPLES} samples in 5 shards)"
     again = pickle.loads(pickle.dumps(found))
     np.testing.assert_array_equal(again[17][0], image)
+    assert found[-1][1] == found[SAMPLES - 1][1]
 
 
 def test_every_kind_comes_back(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_bad_samples_are_named(tmp_path: Path, sample: Any, columns: Any, messag
         (lambda p: data.TarShards(p / "none-*.tar"), DataError, "there are no such shards"),
         (lambda p: data.TarShards([]), DataError, "there are no shards"),
         (lambda p: data.TarShards(p / "0.tar", mix=0), ValueError, "mix must be at least 1, got 0"),
-        (lambda p: data.TarShards(p / "0.tar", None)[1], IndexError, "index 1 is not from 0 to 0"),
+        (lambda p: data.TarShards(p / "0.tar", None)[1], IndexError, "index 1 is not from -1 to 0"),
         (
             lambda p: data.write_shards(p / "s.tar", []),
             ValueError,

@@ -90,6 +90,17 @@ def test_an_index_that_does_not_fit_is_made_again(tmp_path: Path, text: str) -> 
     assert (tmp_path / "s.idx").read_text() == "v1.2 1\njpg 512 3 1.jpg\n"
 
 
+def test_a_longer_shard_with_an_earlier_date_has_a_new_index(tmp_path: Path) -> None:
+    files = {"1.jpg": b"one", "2.jpg": b"two", "README": b"no sample"}
+    path = shard(tmp_path / "s.tar", files)
+    assert len(index_of(path)) == 2
+    written = (tmp_path / "s.idx").stat().st_mtime_ns
+    index_of(path)
+    assert (tmp_path / "s.idx").stat().st_mtime_ns == written  # what follows is no sample
+    os.utime(shard(path, files | {"3.jpg": b"three"}), ns=(0, 0))  # as a copy that keeps dates leaves it
+    assert [index_of(path).name(n) for n in range(3)] == ["1.jpg", "2.jpg", "3.jpg"]
+
+
 def test_names_with_spaces_have_no_index_beside_them(tmp_path: Path) -> None:
     path = shard(tmp_path / "s.tar", {"a b.jpg": b"one"})
     assert index_of(path).name(0) == "a b.jpg"

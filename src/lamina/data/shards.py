@@ -152,9 +152,11 @@ class TarShards(Checked):
         return np.concatenate([rng.permutation(group) for group in mixed])
 
     def sample(self, index: int, rng: np.random.Generator) -> Any:
-        """A sample, its images transformed with the generator."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"TarShards: index {index} is not from 0 to {len(self) - 1}")
+        """A sample, its images transformed with the generator; negative indices count from the end. Raises
+        IndexError."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"TarShards: index {index} is not from {-len(self)} to {len(self) - 1}")
+        index %= len(self)
         shard = bisect_right(self.ends, index)
         known, path = self.indexes[shard], self.paths[shard]
         number = index - (self.ends[shard - 1] if shard else 0)
@@ -166,7 +168,7 @@ class TarShards(Checked):
 
     def __getitem__(self, index: int) -> Any:
         """Likewise, with a generator that depends only on the index."""
-        return self.sample(index, np.random.default_rng(index))
+        return self.sample(index, np.random.default_rng(index % len(self)))
 
     def _read(self, path: str, known: ShardIndex, file: int) -> bytes:
         """The content of a file, after its header, which must be that of the intended file."""

@@ -109,15 +109,17 @@ class ShardIndex:
 
 def index_of(shard: str | Path) -> ShardIndex:
     """The index of a shard: the one beside it (`train-000.idx` for `train-000.tar`), if it is not older than
-    the shard, else made by reading all headers, and stored there if that can be written.
+    the shard and reaches to its end, else made by reading all headers, and stored there if that can be written.
 
     Raises DataError for files that are not shards, or are compressed (`ShardStream` reads those).
     """
     path = Path(shard)
     beside = path.with_suffix(".idx")
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, tarfile.TarError):
         if beside.stat().st_mtime_ns >= path.stat().st_mtime_ns:
-            return ShardIndex.of(_parsed(beside.read_text(encoding="utf-8"), path.stat().st_size))
+            known = ShardIndex.of(_parsed(beside.read_text(encoding="utf-8"), path.stat().st_size))
+            if not _goes_on(path, known):
+                return known
     samples = [sample for sample, _ in read_shard(path)]
     if not samples:
         raise DataError(f"{path}: no samples; files in a shard are named as KEY.KIND")
@@ -125,6 +127,17 @@ def index_of(shard: str | Path) -> ShardIndex:
         with suppress(OSError):  # a folder that others own: the index is made again in each run
             write_atomically(beside, [_text(samples).encode()])
     return ShardIndex.of(samples)
+
+
+def _goes_on(path: Path, known: ShardIndex) -> bool:
+    """Whether the shard has samples behind the last file that is known: a longer one with an earlier date took its
+    place. Raises TarError, and OSError, where its rest cannot be read.
+    """
+    last = int(np.argmax(known.offset))
+    with path.open("rb") as source:
+        source.seek(int(known.offset[last] + -(-known.size[last] // HEADER) * HEADER))
+        with tarfile.open(fileobj=source, mode="r:", tarinfo=_Member) as tar:
+            return any(True for _ in _grouped(path, tar, False))
 
 
 def _text(samples: list[list[ShardFile]]) -> str:

@@ -42,7 +42,9 @@ def is_alive(process: int) -> bool:
 
 
 def test_lines_of_any_length_arrive() -> None:
-    status, out = run("print('x' * 300_000); print('bar', end='\\r'); print('y' * (3 << 20)); print('end', end='')")
+    status, out = run(
+        "print('x' * 300_000); print('bar', end='\\r'); print('y' * (3 << 20)); print('end', end='')"
+    )
     assert status == 0
     lines = [line.removeprefix("[0] ") for line in out.splitlines() if line.startswith("[0] ")]
     assert lines[:2] == ["x" * 300_000, "bar"]
