@@ -213,3 +213,27 @@ def test_a_loader_tells_the_epoch_of_a_distributed_sampler() -> None:
         ValueError, match="rank must be from 0 to num_replicas - 1, got rank=2 and num_replicas=2"
     ):
         data.DistributedSampler(range(8), 2, 2)
+
+
+class Endless:
+    """More samples than there is memory for their indices."""
+
+    def __len__(self) -> int:
+        return 1 << 50
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_indices_of_an_epoch_in_order_take_no_memory(workers: int) -> None:
+    samples = Endless()
+    in_order = data.SequentialSampler(samples)
+    for loader in (
+        data.DataLoader(samples, 4, num_workers=workers),
+        data.DataLoader(samples, 4, num_workers=workers, sampler=in_order),
+        data.DataLoader(samples, num_workers=workers, batch_sampler=data.BatchSampler(in_order, 4, False)),
+    ):
+        assert next(loader.epoch(0, 3)).tolist() == [12, 13, 14, 15]
+    with pytest.raises(IndexError, match="the sampler gave 3, the data set has 3 samples"):
+        list(data.DataLoader([0, 1, 2], sampler=data.SequentialSampler(range(4))))

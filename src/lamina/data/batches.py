@@ -114,7 +114,7 @@ class Batches(Checked):
         """The loads of this rank for the batches of an epoch."""
         order, size = self.order(number), self.batch_size
         for position in range(start, len(self)):
-            batch = order[position * size : (position + 1) * size]
+            batch = np.asarray(order[position * size : (position + 1) * size])
             part = part_of(len(batch), size, self.rows, [self.seed, number, position], self.pad_last)
             if len(part.indices):
                 yield replace(part, indices=batch[part.indices])
@@ -142,10 +142,10 @@ class Batches(Checked):
         whole = self.drop_last or self.pad_last or self.count % self.batch_size == 0
         return self.world_size > 1 and not whole
 
-    def order(self, number: int) -> Array:
+    def order(self, number: int) -> Array | range:
         """The indices of all samples in the order of epoch `number`."""
         if not self.shuffle:
-            return np.arange(self.count)
+            return range(self.count)  # takes no memory, however many there are
         return np.random.default_rng([self.seed, number]).permutation(self.count)
 
     def __repr__(self) -> str:

@@ -169,7 +169,7 @@ class DataLoader(Batches):
             raise TypeError(f"DataLoader: {name} does not tell how many samples it has: give it a __len__")
         return super().__len__()
 
-    def order(self, number: int) -> Array:
+    def order(self, number: int) -> Array | range:
         """The indices of all samples in the order of epoch `number`; a data set may define its own order."""
         if self.sampler is not None:
             return self._sampled(self.sampler, number)
@@ -178,19 +178,22 @@ class DataLoader(Batches):
             return super().order(number)
         return np.asarray(own(np.random.default_rng([self.seed, number])))
 
-    def _sampled(self, sampler: Sampler[int], number: int) -> Array:
+    def _sampled(self, sampler: Sampler[int], number: int) -> Array | range:
         """The sampler's indices for an epoch. Raises ValueError for a wrong number of them, IndexError for invalid
         ones.
         """
         getattr(sampler, "set_epoch", lambda number: None)(number)
         order = getattr(sampler, "order", None)
         if order is None:
-            found = np.asarray([int(i) for i in sampler], np.int64)
+            found: Array | range = np.asarray([int(i) for i in sampler], np.int64)
         else:
-            found = np.asarray(order(np.random.default_rng([self.seed, number])), np.int64)
+            found = order(np.random.default_rng([self.seed, number]))
+            found = found if isinstance(found, range) else np.asarray(found, np.int64)
         if len(found) != self.count:
             raise ValueError(f"DataLoader: the sampler gave {len(found)} indices, its length is {self.count}")
-        return self._within(found, "the sampler")
+        ends = np.array([*found[:1], *found[-1:]], np.int64) if isinstance(found, range) else found
+        self._within(ends, "the sampler")
+        return found
 
     def _within(self, indices: Array, who: str) -> Array:
         outside = indices[(indices < -self.size) | (indices >= self.size)]

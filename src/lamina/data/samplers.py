@@ -54,6 +54,10 @@ class SequentialSampler(Checked):
     def __len__(self) -> int:
         return len(self.data_source)
 
+    def order(self, rng: np.random.Generator) -> range:
+        """The indices of an epoch; nothing is drawn."""
+        return range(len(self))
+
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self)))
 
@@ -133,7 +137,7 @@ class BatchSampler(Checked):
     def batches(self, rng: np.random.Generator) -> Iterator[list[int]]:
         """Those of an epoch, whose order is drawn from rng if the sampler is random."""
         order = getattr(self.sampler, "order", None)
-        return self._cut(self.sampler if order is None else order(rng).tolist())
+        return self._cut(self.sampler if order is None else order(rng))
 
     def set_epoch(self, number: int) -> None:
         """Tell the sampler the number of the next epoch."""
