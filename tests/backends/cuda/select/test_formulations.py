@@ -38,7 +38,7 @@ from lamina.backends.cuda.select import formulations, known
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.cuda.select.target import target_of
 from lamina.backends.reference import run_reference
-from lamina.cudnn import Choice, PlanDatabase, PlanStore, Scout, finalize
+from lamina.cudnn import Choice, NumericalNote, PlanDatabase, PlanStore, Scout, finalize
 from lamina.cudnn.finalize import ExpectedPlan
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import (
@@ -736,3 +736,62 @@ def test_what_measurements_rule_out_does_not_compete(monkeypatch: pytest.MonkeyP
     assert len(every) > 1
     assert first == every[:1]
     assert set(asked) == {("conv", "acdb", "plain")}
+
+
+@pytest.mark.feature("B051")
+def test_padded_operands_count_as_others_for_outclassed_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = Spec((8, 8), bfloat16)
+    engines = {"matmul half ab conv 19": (99, 0), "matmul half ab matmul 0": (99, 1)}
+    monkeypatch.setattr(known, "database_of", lambda device: PlanDatabase("x", "9", {}, {}, engines))
+    for formulation, engine, expected in (
+        ("conv", 19, True),
+        ("padded-conv", 19, True),
+        ("padded-conv", 20, False),
+        ("padded-matmul", 0, False),
+        ("odd-conv", 19, False),
+    ):
+        assert known.outclassed("matmul", x, formulation, engine, H200) is expected
+
+
+@pytest.mark.feature("B051")
+@pytest.mark.parametrize("dtype", [bfloat16, float32])
+def test_large_problems_of_half_types_try_no_engine_without_tensor_cores(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for what the heuristics name first. Some take minutes, and a kernel cannot be stopped."""
+    monkeypatch.setattr(finalize, "_made", lambda config, target: (ExpectedPlan(config, target), True))
+    monkeypatch.setattr(known, "database_of", lambda device: None)
+    o = operands((8, 64, 28, 28), (64, 64, 3, 3), square(3, 1, 1))
+    base, target = conv_problem(Conv, o, H200), target_of(H200)
+
+    def numbers(flops: float) -> tuple[set[int], set[int]]:
+        """Engines without tensor cores: before the first step, and between steps."""
+        problem = replace(base, flops=flops, inputs=tuple(replace(s, dtype=dtype) for s in base.inputs))
+        plain = [w for w in problem.formulations if w.name == "plain"]
+        policy = Policy(tf32=True)
+        modes = ("a", "b", "fallback")
+        made = formulations._made(problem, H200, plain, target, policy, 1 << 30, modes, [])
+        fallback = formulations._of_graph
+        monkeypatch.setattr(
+            formulations,
+            "_of_graph",
+            lambda f, make, t, limit, _, wanted, reasons: fallback(f, make, t, limit, modes, wanted, reasons),
+        )
+        firsts = list(formulations._firsts(problem, plain[0], target, policy, 1 << 30, lambda config: ""))
+        monkeypatch.setattr(formulations, "_of_graph", fallback)
+        without = [
+            {
+                one.plan.config.key[0]
+                for one in ones
+                if one.plan is not None
+                and one.plan.config is not None
+                and NumericalNote.CUDNN_NUMERICAL_NOTE_TENSOR_CORE
+                not in one.plan.config.engine.numerical_notes
+            }
+            for ones in (made[1:], firsts)
+        ]
+        return without[0], without[1]
+
+    few, many = numbers(1e9), numbers(1e12)
+    assert all(few)
+    assert [bool(found) for found in many] == [dtype == float32] * 2

@@ -714,8 +714,9 @@ def _made(
 
 
 def _slow(problem: Problem, config: EngineConfig) -> str:
-    """Why an engine is not even tried: without tensor cores it takes ten times as long as others, and some take minutes
-    (engine 19 of cuDNN 9.19, for the gradient of GPT-2's tied embeddings)."""
+    """Why an engine is not even tried, "" where it is. Without tensor cores it takes ten times as long as others, and
+    some take minutes (engine 19 of cuDNN 9.19, for the gradient of tied embeddings of 50,257 words).
+    """
     half = problem.dtype in (float16, bfloat16) and problem.flops >= _SLOW
     uses = NumericalNote.CUDNN_NUMERICAL_NOTE_TENSOR_CORE in config.engine.numerical_notes
     return "uses no tensor cores" if half and not uses else ""

@@ -129,8 +129,8 @@ def contested(place: ProblemPlace, device: Device) -> Choice | None:
 
 
 def outclassed(op: str, first: Spec, formulation: str, engine: int, device: Device) -> bool:
-    """Whether one of cuDNN's engines competed often on this model of GPU, and never came near the best; on padded operands
-    as on others. first: the first operand.
+    """Whether one of cuDNN's engines competed often on this model of GPU, and never came near the best; padded
+    operands count as others. first: the first operand.
     """
     database = database_of(device)
     names = {formulation, formulation.removeprefix("padded-")}
