@@ -23,6 +23,7 @@ from lamina.ops.primitives.collective import Collective
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, channels_last, float32
 from tests.helpers.own_programs import LARGER, enlarged
+from tests.helpers.processor import HAS_AVX512_VNNI
 
 TABLE = Path(__file__).with_name("cpu_plans.json")
 #: Ops planned on a CPU; collectives are planned by ranks.
@@ -80,6 +81,8 @@ def row(name: str) -> str:
 def main(arguments: list[str]) -> None:
     """The command line of the docstring."""
     if arguments == ["write"]:
+        if not HAS_AVX512_VNNI:
+            sys.exit("the table is of processors with AVX-512 VNNI, which this one is not")
         TABLE.write_text(json.dumps({name: row(name) for name in OPS}, indent=1) + "\n", encoding="utf-8")
     else:
         for problem, text in plans(arguments[1]):

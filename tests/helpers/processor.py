@@ -7,4 +7,5 @@ from tools.skips import PROCESSOR
 
 _ISA, _VNNI = dnnl.dnnl_get_effective_cpu_isa(), dnnl.dnnl_cpu_isa_t.dnnl_cpu_isa_avx512_core_vnni
 #: The tables of CPU plans are for processors with these.
-needs_avx512_vnni = pytest.mark.skipif(_ISA & _VNNI != _VNNI, reason=f"{PROCESSOR} AVX-512 VNNI")
+HAS_AVX512_VNNI = _ISA & _VNNI == _VNNI
+needs_avx512_vnni = pytest.mark.skipif(not HAS_AVX512_VNNI, reason=f"{PROCESSOR} AVX-512 VNNI")

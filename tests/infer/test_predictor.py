@@ -1,7 +1,9 @@
 """A predictor gives what the network gives in inference mode: for any structure, dtype and batch size."""
 
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -421,3 +423,53 @@ def test_a_state_is_not_kept_from_call_to_call(in_place: bool, precision: str | 
     predictor = Predictor(Counting(in_place), device="cpu", precision=precision)
     with pytest.raises(TypeError, match=r"Counting: forward writes to 'calls'|is its caller's.*\(calls\)"):
         predictor(floats(2, 3))
+
+
+class Noisy(nn.Module):
+    """Draws from the default generator, from one of its own, or from both."""
+
+    def __init__(self, *generators: nn.Generator | None) -> None:
+        self.layer, self.generators = nn.Linear(3, 4), generators
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        for generator in self.generators:
+            y = y + ops.randn(*y.shape, generator=generator)
+        return y
+
+
+@pytest.mark.parametrize("make", [Predictor, Inferer, lambda net, **more: Inferer(net, max_batch=4, **more)])
+def test_a_network_that_draws_numbers_moves_its_generators_on(make: Any) -> None:
+    """By the same numbers as without compilation, in every call; batches of other sizes are not padded."""
+    own = nn.Generator(7)
+    net = Noisy(None, own, own).eval()
+    inputs = [floats(n, 3) for n in (4, 2, 4)]
+
+    def restart() -> None:
+        nn.manual_seed(5)
+        own.manual_seed(7)
+
+    restart()
+    wanted = [net(lm.tensor(x)).numpy() for x in inputs]
+    after = own.counter, lm.get_rng_state().tolist()
+    call = make(net, device="cpu")
+    for _ in range(2):
+        restart()
+        for x, y in zip(inputs, wanted, strict=True):
+            np.testing.assert_allclose(call(x).numpy(), y, atol=1e-6)
+        assert (own.counter, lm.get_rng_state().tolist()) == after
+
+
+def test_calls_of_several_threads_draw_different_numbers() -> None:
+    call, x = Predictor(Noisy(nn.Generator(1)), device="cpu"), floats(2, 3)
+    call(x)
+    with ThreadPoolExecutor(4) as pool:
+        found = [y.numpy().tobytes() for y in pool.map(lambda _: call(x), range(64))]
+    assert len(set(found)) == 64
+
+
+def test_what_draws_numbers_has_no_saved_plan(tmp_path: Path) -> None:
+    with Inferer(Noisy(None), device="cpu") as inferer:
+        inferer(floats(2, 3))
+        with pytest.raises(ValueError, match="Noisy draws random numbers, and a saved plan has no generator"):
+            inferer.save(tmp_path / "plan")

@@ -13,7 +13,7 @@ import numpy as np
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, compile
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
-from lamina.infer.predictor import Predictor
+from lamina.infer.predictor import Predictor, drawn
 from lamina.infer.programs import GatheredProgram, ServedProgram, host, resized
 from lamina.infer.saving import save_plan
 from lamina.infer.serving import ProgramUse, RequestKind, Serving, check_numbers, default_contexts
@@ -205,9 +205,9 @@ class Inferer(Serving):
                 if self.max_batch > 1 and 0 < count <= self.max_batch:
                     use = self._gathered(kind, given, count)
                 if use is None:
-                    graph, structure = self._predictor.traced(kind.structure, kind.specs)
-                    program = ServedProgram(self._loaded(graph), structure)
-                    program.graph = graph
+                    graph, structure, generators = self._predictor.traced(kind.structure, kind.specs)
+                    program = _CompiledAlone(self._loaded(graph), structure)
+                    program.graph, program.generators = graph, generators
                     use = ProgramUse(program, kind, max(count, 1))
                 self._programs[use.key] = use.program
                 self._uses[kind] = use
@@ -240,8 +240,8 @@ class Inferer(Serving):
             return None
         # the request's own first: if the network refuses it, the error should tell its shapes
         fewer = {n: s for n, s in ((count, kind.specs), (1, one.specs)) if n < self.max_batch}
-        small = [self._predictor.traced(kind.structure, specs)[0] for specs in fewer.values()]
-        large, structure = self._predictor.traced(kind.structure, most.specs)
+        small = [self._predictor.traced(kind.structure, specs).graph for specs in fewer.values()]
+        large, structure, _ = self._predictor.traced(kind.structure, most.specs)
         parts = [part for graph in small if (part := _part(graph, large)) is not None]
         if len(parts) < len(small):
             _log.info("Inferer: %s mixes the samples of a batch: requests run alone", type(self.net).__name__)
@@ -279,6 +279,16 @@ class _Serving(Predictor):
         return compile(
             graph, self.device, resident=range(len(self._held)), backend=self.backend, contexts=self.contexts
         )
+
+
+class _CompiledAlone(ServedProgram):
+    """A ServedProgram of an executable, which may draw random numbers."""
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of one run."""
+        if self.generators:
+            return drawn(self.executable, inputs, self.generators)
+        return super().run(inputs)
 
 
 class _CompiledBatch(GatheredProgram):

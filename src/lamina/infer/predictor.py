@@ -22,6 +22,7 @@ from lamina.nn import Module
 from lamina.nn.mixed_precision import precision_of
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, check_unwritten, standing_in
+from lamina.nn.random import Generator, UnknownGenerator
 from lamina.nn.settings import SameModules
 from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
@@ -46,7 +47,8 @@ class Predictor(Checked):
 
     The weights are the network's own tensors, resident on the device; call `refresh` after changing them. If a
     module's numbers, hooks or submodules were changed, programs are made anew. Every module is in inference mode
-    here, and in its own mode elsewhere. Each kind of inputs (shapes, dtypes, structure, policy) has a program; a
+    here, and in its own mode elsewhere. A network that draws random numbers moves its generators on with every call.
+    Each kind of inputs (shapes, dtypes, structure, policy) has a program; a
     smaller batch than one seen before is padded to it, if the ops prove that no sample depends on another.
     max_programs, max_program_bytes: how many are cached, and in how much memory (by default a quarter of the
     device's); the least recently used is evicted first.
@@ -161,12 +163,26 @@ class Predictor(Checked):
         structure.
         """
         specs, structure = _tree.flatten(inputs)
-        return self.compiled(self.traced(structure, [s.open for s in specs])[0])
+        return self.compiled(self.traced(structure, [s.open for s in specs]).graph)
 
     # ---- overridden by other kinds of predictors
-    def traced(self, structure: Structure, specs: Sequence[Spec]) -> tuple[Graph, Structure]:
-        """The network in inference mode as a graph of its weights and inputs, and the structure of its outputs."""
-        names = [*self._held, *_tree.names(structure, "inputs")]
+    def traced(self, structure: Structure, specs: Sequence[Spec]) -> TracedNet:
+        """The network in inference mode, traced anew with each generator from which it turns out to draw."""
+        generators: list[Generator] = []
+        while True:
+            try:
+                return self._traced(structure, specs, tuple(generators))
+            except UnknownGenerator as error:
+                generators.append(error.generator)
+
+    def _traced(
+        self, structure: Structure, specs: Sequence[Spec], generators: tuple[Generator, ...]
+    ) -> TracedNet:
+        names = [
+            *self._held,
+            *_tree.names(structure, "inputs"),
+            *(f"generator{i}" for i in range(len(generators))),
+        ]
         compute, master = self.precision.compute, self.precision.master
         wide = self.net.masters()
         made: list[Structure] = []
@@ -176,17 +192,20 @@ class Predictor(Checked):
 
         def forward(*values: Any) -> Any:
             states = {id(x): cast(x, v) for x, v in zip(self._held.values(), values, strict=False)}
-            with standing_in(states) as after:
-                found = flat_outputs(self.net, structure, values[len(self._held) :], compute, master, made)
+            given, moved = values[len(states) :][: len(specs)], values[len(states) + len(specs) :]
+            drawn = {id(g.state): v for g, v in zip(generators, moved, strict=True)}
+            with standing_in(states | drawn) as after:
+                found = flat_outputs(self.net, structure, given, compute, master, made)
                 check_unwritten(type(self.net).__name__, labels, states, after)
-                return found
+                return [*found, *(after[key] for key in drawn)]
 
         held = [x.spec.open for x in self._held.values()]
         labels = {id(x): name for name, x in self._held.items()}
+        drawn = [g.state.spec.open for g in generators]
         with evaluating(self.net), policy(tf32=self.precision.tf32), traced_for(self.device):
-            graph = trace(forward, *held, *specs, names=names)
+            graph = trace(forward, *held, *specs, *drawn, names=names)
         self._same.settle()
-        return graph, made[0]
+        return TracedNet(graph, made[-1], generators)
 
     def compiled(self, graph: Graph) -> Executable:
         """The executable of a traced graph."""
@@ -213,8 +232,8 @@ class Predictor(Checked):
             if kind not in self._uses:
                 with collector_paused():
                     self.renewed()  # changes since then invalidate the existing programs, too
-                    graph, outputs = self.traced(kind.structure, kind.specs)
-                    use = self._filled(kind, graph) or self._exact(kind, graph, outputs)
+                    traced = self.traced(kind.structure, kind.specs)
+                    use = self._filled(kind, traced.graph) or self._exact(kind, traced)
                 self._uses[kind] = use
             return self._uses[kind]
 
@@ -232,10 +251,10 @@ class Predictor(Checked):
                 found.append((batch.large, len(found), _Use(program, inputs, axes)))
         return min(found)[2] if found else None
 
-    def _exact(self, kind: _InputKind, graph: Graph, outputs: Structure) -> _Use:
-        executable = self.compiled(graph)
+    def _exact(self, kind: _InputKind, traced: TracedNet) -> _Use:
+        executable = self.compiled(traced.graph)
         self._load(executable, [p.executable for p in self._programs])
-        program = _CompiledNet(kind, graph, executable, outputs)
+        program = _CompiledNet(kind, traced.graph, executable, traced.outputs, traced.generators)
         program.calls = self._tuner.calls(executable, program)
         self._programs.add(kind, program)
         kept = {id(p) for p in self._programs}
@@ -264,6 +283,17 @@ class _InputKind(NamedTuple):
     policy: Policy
 
 
+class TracedNet(NamedTuple):
+    """A graph of weights, inputs and states of generators, in this order, whose results are outputs and next states.
+
+    outputs: the structure of the outputs.
+    """
+
+    graph: Graph
+    outputs: Structure
+    generators: tuple[Generator, ...] = ()
+
+
 @dataclass(eq=False)
 class _CompiledNet:
     """A compiled graph, its traced form, and the structure of its outputs. calls: how it is called."""
@@ -272,10 +302,43 @@ class _CompiledNet:
     graph: Graph
     executable: Executable
     outputs: Structure
+    generators: tuple[Generator, ...]
     calls: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.calls = self.executable
+
+    def results(self, inputs: Sequence[Any]) -> Sequence[Tensor]:
+        """The outputs of a call."""
+        if self.generators:
+            return drawn(self.calls, inputs, self.generators)
+        found: Sequence[Tensor] = self.calls(*inputs)
+        return found
+
+
+class _Turns:
+    """One call at a time of programs that draw random numbers: it reads its generators' states, and moves them on."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child: another thread may have been calling."""
+        self.lock = threading.RLock()
+
+
+_turns = _Turns()
+
+
+def drawn(calls: Any, inputs: Sequence[Any], generators: Sequence[Generator]) -> Sequence[Tensor]:
+    """The outputs of a program that also takes and gives the states of generators, which are moved on."""
+    with _turns.lock:
+        found: Sequence[Tensor] = calls(*inputs, *(g.state for g in generators))
+        count = len(found) - len(generators)
+        for generator, after in zip(generators, found[count:], strict=True):
+            generator.state.copy_(after)
+    return found[:count]
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,11 +351,11 @@ class _Use:
 
     def __call__(self, inputs: Sequence[Any]) -> Any:
         if self.batch is None:
-            found: Sequence[Tensor] = self.program.calls(*inputs)
+            found = self.program.results(inputs)
         else:
             more = self.batch.large - self.batch.small
             filled = [_repeated(x, axis, more) for x, axis in zip(inputs, self.batch.axes, strict=True)]
-            results = self.program.calls(*filled)
+            results = self.program.results(filled)
             found = [_first(y, b, self.batch.small) for y, b in zip(results, self.axes, strict=True)]
         return _tree.unflatten(self.program.outputs, found)
 

@@ -43,8 +43,9 @@ class ServedProgram:
     """
 
     most, together, seconds = 1, False, math.inf
-    #: The executable, if it was compiled here.
+    #: The executable's graph and the generators that it draws from, if it was compiled here.
     graph: Any = None
+    generators: Sequence[Any] = ()
 
     def __init__(self, executable: Any, outputs: Structure) -> None:
         self.executable, self.outputs = executable, outputs

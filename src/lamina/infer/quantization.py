@@ -25,7 +25,7 @@ from lamina.graph.passes.canonicalize import (
 )
 from lamina.graph.passes.fold_batch_norm import fold_batch_norm
 from lamina.graph.passes.pattern import replace
-from lamina.infer.predictor import Predictor, flat_outputs
+from lamina.infer.predictor import Predictor, TracedNet, flat_outputs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import standing_in
@@ -127,7 +127,7 @@ class QuantizedPredictor(Predictor):
             raise ValueError("quantize: no batches to calibrate with")
         self.ranges = list(np.max(seen, 0) if percentile is None else np.mean(seen, 0))
 
-    def traced(self, structure: Structure, specs: Sequence[Spec]) -> tuple[Graph, Structure]:
+    def traced(self, structure: Structure, specs: Sequence[Spec]) -> TracedNet:
         """Inference in float32 with the weights as constants, and batch norms folded into them."""
         made: list[Structure] = []
 
@@ -138,11 +138,11 @@ class QuantizedPredictor(Predictor):
         with evaluating(self.net), traced_for(self.device):
             graph = trace(forward, *specs, names=_tree.names(structure, "inputs"))
         folded = fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph))))
-        return fold_weights(folded), made[0]
+        return TracedNet(fold_weights(folded), made[0])
 
     def _observer(self, structure: Structure, specs: Sequence[Spec]) -> Executable:
         """The inputs of the layers."""
-        graph, _ = self.traced(structure, specs)
+        graph = self.traced(structure, specs).graph
         read = [n.inputs[0] for n in graph.nodes if self._is_layer(n)]
         if not read:
             raise ValueError(f"quantize: {type(self.net).__name__} has no layer that can be quantized")

@@ -65,6 +65,11 @@ def _joined(parts: Parts, pieces: Sequence[bytes | memoryview]) -> list[int]:
 
 
 def _program(predictor: Predictor, kind: RequestKind, program: ServedProgram, parts: Parts) -> dict[str, Any]:
+    if program.generators:
+        raise ValueError(
+            f"Inferer.save: {type(predictor.net).__name__} draws random numbers, and a saved plan has no generator: "
+            "give the network its noise as an input"
+        )
     return {
         "inputs": encode_structure(kind.structure),
         "specs": [encode_spec(s) for s in kind.specs],
@@ -98,7 +103,7 @@ def _gathered(
 def _computes(predictor: Predictor, kind: RequestKind, program: GatheredProgram, count: int) -> bool:
     """Whether the ops prove that the program computes requests of this many samples."""
     specs = [resized(s, a, count) for s, a in zip(kind.specs, program.axes, strict=True)]
-    small, _ = predictor.traced(kind.structure, specs)
+    small = predictor.traced(kind.structure, specs).graph
     large: Graph = program.graph
     batch = batch_of([v.spec for v in small.inputs], [v.spec for v in large.inputs])
     axes = None if batch is None else output_axes(small, large, batch, anywhere=True)

@@ -73,6 +73,17 @@ class Generator:
         return f"Generator(seed={self.seed}, counter={self.counter})"
 
 
+class UnknownGenerator(TypeError):
+    """Random numbers are drawn in a trace that knows nothing of their generator."""
+
+    def __init__(self, generator: Generator) -> None:
+        super().__init__(
+            "random numbers are drawn from a generator that takes no part in this trace, so that every call would "
+            "get the same: use lamina.jit, a Predictor or a step"
+        )
+        self.generator = generator
+
+
 #: Numbers per part of a stream: a few milliseconds of work.
 PART = 1 << 18
 
@@ -125,10 +136,7 @@ def _state(generator: Generator | None, beside: Any) -> Any:
     if not isinstance(state, Tensor):
         return state
     if traces() or getattr(beside, "records", False):
-        raise TypeError(
-            "random numbers are drawn from a generator that takes no part in this trace, so that every call would "
-            "get the same: use lamina.jit or a step, or give the network an attribute that is the generator"
-        )
+        raise UnknownGenerator(_chosen(generator))
     if beside is None:
         return state
     return state.to(beside.device if isinstance(beside, Tensor) else beside)

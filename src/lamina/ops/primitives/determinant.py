@@ -42,7 +42,7 @@ class Determinant(Factorization):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        for shape in _SHAPES:
+        for shape in (*_SHAPES, (34, 34)):
             yield Sample.of(cls(), Arg(shape, dominant=True))
 
 

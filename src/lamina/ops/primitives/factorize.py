@@ -84,7 +84,7 @@ class CholeskyFactor(Factorization):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        for shape in ((4, 4), (2, 3, 3), (1, 1), (7, 7), (2, 1, 5, 5), (0, 3, 3)):
+        for shape in ((4, 4), (2, 3, 3), (1, 1), (7, 7), (2, 1, 5, 5), (0, 3, 3), (34, 34)):
             yield Sample.of(cls(), Arg(shape, dominant=True))
 
 
@@ -208,13 +208,13 @@ class LogDeterminant(Factorization):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        for shape in ((4, 4), (2, 3, 3), (1, 1), (7, 7), (2, 1, 5, 5), (0, 3, 3)):
+        for shape in ((4, 4), (2, 3, 3), (1, 1), (7, 7), (2, 1, 5, 5), (0, 3, 3), (34, 34)):
             yield Sample.of(cls(), Arg(shape, dominant=True))
 
 
 _SYSTEMS: tuple[tuple[Shape, Shape], ...] = (
     ((4, 4), (4, 2)), ((2, 3, 3), (2, 3, 1)), ((1, 1), (1, 1)), ((7, 7), (7, 5)), ((5, 5), (2, 3, 5, 2)),
-    ((2, 3, 3), (3, 4)), ((0, 3, 3), (0, 3, 2)), ((3, 3), (3, 0)),
+    ((2, 3, 3), (3, 4)), ((0, 3, 3), (0, 3, 2)), ((3, 3), (3, 0)), ((34, 34), (34, 2)),
 )  # fmt: skip
 
 

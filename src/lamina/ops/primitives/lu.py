@@ -89,7 +89,7 @@ class PivotedFactor(Op):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        for shape in ((4, 4), (2, 5, 3), (3, 6), (1, 1), (2, 1, 5, 5), (0, 3, 3), (3, 0), (20, 20)):
+        for shape in ((4, 4), (2, 5, 3), (3, 6), (1, 1), (2, 1, 5, 5), (0, 3, 3), (3, 0), (20, 20), (34, 36)):
             yield Sample.of(cls(), Arg(shape, distinct=True))
 
 

@@ -134,7 +134,7 @@ class CompleteOrthogonalFactor(_Orthogonal):
         yield from _samples(cls())
 
 
-_SHAPES: tuple[Shape, ...] = ((4, 4), (2, 5, 3), (3, 6), (1, 1), (1, 3), (3, 1), (0, 3, 3))
+_SHAPES: tuple[Shape, ...] = ((4, 4), (2, 5, 3), (3, 6), (1, 1), (1, 3), (3, 1), (0, 3, 3), (36, 34))
 
 
 def _samples(op: Op) -> Iterator[Sample]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.backends import NoKernel
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.launch.program import Launches
 from lamina.backends.cuda.matmul.panels import PANEL
@@ -122,12 +121,12 @@ def test_panels_of_fewer_columns_and_outside_of_shared_memory(kilobytes: int) ->
             near(op, given, device=small)
 
 
-def test_systems_that_exceed_shared_memory_are_other_kernels_work() -> None:
+def test_systems_of_which_no_column_fits_are_one_blocks_work() -> None:
     small = Device("cuda", machine=replace(Machine.named("h200"), shared_memory=26 << 10))
-    with pytest.raises(NoKernel, match="a column of 4000 rows"):
-        backend(small).plan(
-            TriangularSolve(), [Spec((4000, 4000), float64), Spec((4000, 1), float64)], Policy()
-        )
+    for n, panels in ((700, True), (800, False)):
+        specs = [Spec((n, n), float64), Spec((n, 1), float64)]
+        plan = backend(small).plan(TriangularSolve(), specs, Policy())
+        assert plan.label.endswith("panels") == panels
 
 
 def test_bad_pivots() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from math import prod
 
-from lamina.backends import NoKernel, Plan
+from lamina.backends import Plan
 from lamina.backends.cuda.launch.program import (
     Launch,
     Program,
@@ -44,7 +44,11 @@ def factorize(op: Factorization, specs: tuple[Spec, ...], device: Device, policy
     count, label = prod(lead), op.name
     if not any(s.numel for s in outputs):
         return kernel_plan(device, inputs, outputs, [], label=label)
-    if rows > panels.PANEL and not isinstance(op, Cofactors):
+    if (
+        rows > panels.PANEL
+        and panels.columns_of_a_block(rows, 1, device.machine)
+        and not isinstance(op, Cofactors)
+    ):
         launches, workspace = _by_panels(op, inputs, count, device)
         return kernel_plan(device, inputs, outputs, launches, label=f"{label} panels", workspace=workspace)
     reads = [prod(s.shape[-2:]) if s.ndim > 2 else 0 for s in (*inputs, *inputs)]
@@ -60,11 +64,8 @@ def factorize(op: Factorization, specs: tuple[Spec, ...], device: Device, policy
 
 
 def _by_panels(op: Factorization, inputs: list[Spec], count: int, device: Device) -> tuple[list[Launch], int]:
-    """Launches and bytes of scratch memory. Raises NoKernel for systems of which not one column fits into a block."""
-    machine, rows = device.machine, inputs[0].shape[-1]
-    a, b = inputs[0], inputs[1] if len(inputs) > 1 else None
-    if b is not None and not panels.columns_of_a_block(rows, 1, machine):
-        raise NoKernel(f"{op.name}: a column of {rows} rows exceeds a block's shared memory")
+    """Launches and bytes of scratch memory."""
+    machine, a, b = device.machine, inputs[0], inputs[1] if len(inputs) > 1 else None
     if isinstance(op, CholeskyFactor):
         return panels.cholesky(inputs[0])
     if isinstance(op, TriangularSolve) and b is not None:
