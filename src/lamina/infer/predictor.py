@@ -316,7 +316,7 @@ class _CompiledNet:
         return found
 
 
-class _Turns:
+class _DrawingTurns:
     """One call at a time of programs that draw random numbers: it reads its generators' states, and moves them on."""
 
     def __init__(self) -> None:
@@ -328,7 +328,7 @@ class _Turns:
         self.lock = threading.RLock()
 
 
-_turns = _Turns()
+_turns = _DrawingTurns()
 
 
 def drawn(calls: Any, inputs: Sequence[Any], generators: Sequence[Generator]) -> Sequence[Tensor]:
