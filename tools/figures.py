@@ -321,6 +321,16 @@ def first_steps(record: dict[str, Any]) -> str:
     return table(["network", "batch", "first step", "a step, ms"], rows) + _source(record, record["device"])
 
 
+def factors(record: dict[str, Any]) -> str:
+    """Factors of matrices, and PyTorch's times in brackets, in milliseconds (`benchmarks.factors`)."""
+    ops = list(next(iter(record["ms"].values())))
+    rows = [
+        [name, *(f"{row[op]['lamina']:.3g} ({_milliseconds(row[op].get('torch'))})" for op in ops)]
+        for name, row in record["ms"].items()
+    ]
+    return table(["Matrices", *ops], rows) + _source(record, record["device"])
+
+
 def swap_curves(record: dict[str, Any]) -> str:
     """Losses of training runs with swaps and without (`benchmarks.swap_curves`)."""
     rows = [
@@ -343,6 +353,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "call_cost": call_cost,
     "cold_start": cold_start,
     "curves": curves,
+    "factors_cuda": factors,
     "first_steps_without_database": first_steps,
     "simulated": simulated,
     "slowest_tests": slowest_tests,
@@ -351,6 +362,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "torch_backend_cuda": torch_backend,
     "suite_gpu": suite,
     "suite_modern": suite,
+    "suite_modern_fastest": suite,
     "suite_recurrent": suite,
     "suite_modern_start": suite_start,
     "suite_gpu_start": suite_start,
