@@ -6,7 +6,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from lamina.convert.torch.norm import cumulative_norms
 from lamina.convert.torch.objects import ObjectAttributes, holds_tensors, is_container, objects
 from lamina.convert.torch.packed import PackingMode, batches_of_any_size
 from lamina.convert.torch.partition import memory_of
+from lamina.convert.torch.raising import RaisingBranches
 from lamina.convert.torch.random import BoundedDraws
 from lamina.convert.torch.report import LeftCalls
 from lamina.graph.ir.surroundings import GENERATORS, PLAIN, SameSurroundings, comparable, reads_of
@@ -240,9 +241,17 @@ class _Flat(torch.nn.Module):
     Dynamo (`strict`) records nothing: there it returns the module's results, and the exporter gives their nesting.
     """
 
-    def __init__(self, network: torch.nn.Module, inputs: Inputs, strict: bool, carried: Carried) -> None:
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        inputs: Inputs,
+        strict: bool,
+        carried: Carried,
+        branches: RaisingBranches,
+    ) -> None:
         super().__init__()
         self.network, self.inputs, self.strict, self.carried = network, inputs, strict, carried
+        self.branches = branches
         self.nesting = _Nesting()
 
     def forward(self, tensors: list[torch.Tensor]) -> Any:
@@ -253,7 +262,10 @@ class _Flat(torch.nn.Module):
             _write_assigned(before)
             return found
         made = Dependent(tensors)
-        with made, PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode():
+        modes = (PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode())
+        with ExitStack() as stack:
+            for mode in (made, *modes, self.branches):
+                stack.enter_context(mode)
             own = ObjectAttributes((args, kwargs))
             found = self.network(*args, **kwargs)
             leaves, structure = flatten((found, own.changed()), open_dataclasses=True, opens=holds_tensors)
@@ -290,16 +302,17 @@ def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None
 def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
     """The graph of a module in its current mode. The first axes of the inputs may have any size, if it allows.
 
-    Warns of state that the module carries from call to call, of random numbers not drawn by PyTorch,
-    and of seeds.
+    Warns of state that the module carries from call to call, of random numbers not drawn by PyTorch, of seeds, and
+    of checks of values that the graph leaves out.
     Raises TorchConversionError with torch.export's message.
     """
     reads = reads_of(*[part.forward for part in module.modules()])
     carried = Carried(module, reads)
     drawn = SameSurroundings([read for read in reads if isinstance(read.holder, GENERATORS)])
     with exporting(), Seeds() as seeds:
-        graph = _tried(module, inputs, tensors, carried)
+        graph, branches = _tried(module, inputs, tensors, carried)
     carried.warn()
+    branches.warn()
     seeds.warn(type(module))
     drawn.settle("torch")
     return graph
@@ -307,21 +320,23 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
 
 def _tried(
     module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], carried: Carried
-) -> ExportedGraph:
-    """The graph by the first method that succeeds."""
+) -> tuple[ExportedGraph, RaisingBranches]:
+    """The graph by the first method that succeeds, and branches that it leaves out."""
     said: list[str] = []
     by_dynamo = all(
         map(is_dataclass, objects(inputs.arguments(tensors)))
     )  # others' new attributes it does not give
     for strict, dynamic in ((False, True), (False, False), *([(True, False)] if by_dynamo else [])):
+        branches = RaisingBranches()
         try:
             with levels_kept():
-                return _exported(_Flat(module, inputs, strict, carried), tensors, dynamic)
+                return _exported(_Flat(module, inputs, strict, carried, branches), tensors, dynamic), branches
         except Exception as error:  # whatever the module's own code or the exporter raises
             said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
     if by_dynamo:
         try:
-            return _captured(_Flat(module, inputs, True, carried), tensors)
+            branches = RaisingBranches()
+            return _captured(_Flat(module, inputs, True, carried, branches), tensors), branches
         except Exception as error:  # whatever the module's own code or Dynamo raises
             said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
     raise TorchConversionError(

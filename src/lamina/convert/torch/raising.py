@@ -1,0 +1,137 @@
+"""Branches of a network's code that only raise, by values of tensors: a graph is of the values that pass.
+
+    if labels.max() >= self.vocab_size:
+        raise ValueError("labels exceed the vocabulary")
+
+A graph has no values to decide by. Where all that a branch does is raise, the other way is the only one that gives
+results, so that it is the one recorded.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import linecache
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.overrides import TorchFunctionMode
+
+#: Files that belong to libraries, not to networks.
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+
+
+class RaisingBranches(TorchFunctionMode):
+    """Within the block the truth of a tensor without a value is the one with which its line does not raise, where the
+    line has nothing else to decide.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: dict[str, None] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, or the truth of a tensor."""
+        if func is torch.Tensor.__bool__ and is_fake(args[0]) and getattr(args[0], "constant", None) is None:
+            frame = _own_frame()
+            passing = None if frame is None else _passing(frame)
+            if frame is not None and passing is not None:
+                self._places[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
+                return passing
+        return func(*args, **(kwargs or {}))
+
+    def warn(self) -> None:
+        """Of what is no longer checked."""
+        for place in self._places:
+            text = (
+                f"{place}: what is raised here for values of tensors is not checked by the converted network"
+            )
+            warnings.warn(text, stacklevel=3)
+
+
+class _Part(NamedTuple):
+    """A part of a condition: where it is, and its truth with which nothing is raised."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    passes: bool
+
+
+def _own_frame() -> FrameType | None:
+    """The innermost frame of a network's code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+        frame = frame.f_back
+    return frame
+
+
+def _passing(frame: FrameType) -> bool | None:
+    """The truth of what a frame decides, with which nothing is raised; None if other things depend on it."""
+    place = _value_place(frame)
+    if place is None:
+        return None
+    start, end = place
+    found = {
+        part.passes
+        for part in _parts(frame.f_code.co_filename)
+        if (part.start <= start and end <= part.end) or (start <= part.start and part.end <= end)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _value_place(frame: FrameType) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Where the expression starts and ends whose truth is asked for: that of the instruction before (in Python 3.11 a
+    jump may have the place of another part)."""
+    before = None
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset >= frame.f_lasti:
+            break
+        before = instruction.positions
+    if before is None or None in before:
+        return None
+    line, last, column, stop = before
+    return (line, column), (last, stop)  # type: ignore[return-value]  # checked above
+
+
+@lru_cache(maxsize=256)
+def _parts(file: str) -> list[_Part]:
+    """The parts of all conditions in a file of branches that only raise."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return []
+    found: list[_Part] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and _only_raises(node.body) != _only_raises(node.orelse):
+            found += _of(node.test, _only_raises(node.orelse))
+        elif isinstance(node, ast.Assert):
+            found += _of(node.test, True)
+    return found
+
+
+def _only_raises(branch: list[ast.stmt]) -> bool:
+    """Whether all that it does is raise, perhaps with a text that it makes before."""
+    steps = all(isinstance(step, ast.Raise | ast.Assign | ast.Expr) for step in branch)
+    return steps and bool(branch) and isinstance(branch[-1], ast.Raise)
+
+
+def _of(test: ast.expr, passes: bool) -> Iterator[_Part]:
+    """The parts of a condition, each with its truth with which the whole is `passes`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _of(test.operand, not passes)
+    elif isinstance(test, ast.BoolOp):
+        for part in test.values:
+            yield from _of(part, passes)
+    else:
+        assert test.end_lineno is not None
+        assert test.end_col_offset is not None
+        yield _Part((test.lineno, test.col_offset), (test.end_lineno, test.end_col_offset), passes)

@@ -1,0 +1,111 @@
+"""Branches that only raise by values: the graph is of the values that pass."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from lamina import convert  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+X, Y = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 2, 2, 1, 1])
+LEFT_OUT = r"test_raising\.py:\d+: what is raised here for values of tensors is not checked"
+
+
+def too_large(x: Any, y: Any) -> Any:
+    if y is not None and y.max() >= 3:
+        text = "too large"
+        raise ValueError(text)
+    return x + y[:, None]
+
+
+def asserted(x: Any, y: Any) -> Any:
+    assert (y >= 0).all(), "negative"
+    return x * y[:, None]
+
+
+def negated(x: Any, y: Any) -> Any:
+    if not (
+        torch.isfinite(x).all()
+    ):  # fmt: skip
+        raise ValueError("not finite")
+    return x * 2
+
+
+def both_ways(x: Any, y: Any) -> Any:
+    if y.max() >= 3 or not (y > 0).all() or (x.numel() == 0 and not y.any()):
+        raise ValueError("out of range")
+    return x - 1
+
+
+def one_of_several(x: Any, y: Any) -> Any:
+    if any(part.isnan().any() for part in (x, x + 1)):
+        raise ValueError("not a number")
+    assert all(bool(part.isfinite().all()) for part in (x, x + 1))
+    return x - 2
+
+
+def otherwise(x: Any, y: Any) -> Any:
+    if y.max() >= 3:
+        raise ValueError("too large")
+    else:
+        x = x - 3
+    if y.min() > 0:
+        return x
+    else:
+        raise ValueError("too small")
+
+
+@pytest.mark.parametrize("forward", [too_large, asserted, negated, both_ways, one_of_several, otherwise])
+def test_a_branch_that_only_raises_is_left_out(forward: Any) -> None:
+    class Checked(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return forward(x, y)
+
+    net = Checked()
+    with pytest.warns(UserWarning, match=LEFT_OUT):
+        found = convert.from_torch(net)(X, Y)
+    np.testing.assert_allclose(found.numpy(), net(X, Y).numpy(), atol=1e-6)
+
+
+def decided(x: Any, y: Any) -> Any:
+    if y.max() >= 3:
+        x = x + 1
+    return x
+
+
+def elsewhere(x: Any, y: Any) -> Any:
+    def bad() -> bool:
+        return bool(y.max() >= 3)
+
+    if bad():
+        raise ValueError("too large")
+    return x
+
+
+@pytest.mark.parametrize("forward", [decided, elsewhere])
+def test_other_decisions_are_refused(forward: Any) -> None:
+    class Deciding(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return forward(x, y)
+
+    with pytest.raises(convert.TorchConversionError, match="decided in Python by values of tensors"):
+        convert.from_torch(Deciding())(X, Y)
+
+
+def test_a_constant_decides() -> None:
+    """Where a value is known, Python's own way is taken: nothing is left out, and no warning."""
+
+    class Known(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            if x.shape[0] > 9:
+                raise ValueError("too many")
+            return x + 1
+
+    found = convert.from_torch(Known())(X)
+    np.testing.assert_allclose(found.numpy(), X.numpy() + 1)
+    with pytest.raises(Exception, match=re.escape("too many")):
+        convert.from_torch(Known())(torch.zeros(10, 4))
