@@ -58,7 +58,7 @@ class RaisingBranches(TorchFunctionMode):
             warnings.warn(text, stacklevel=3)
 
 
-class _Part(NamedTuple):
+class _ConditionPart(NamedTuple):
     """A part of a condition: where it is, and its truth with which nothing is raised."""
 
     start: tuple[int, int]
@@ -103,13 +103,13 @@ def _value_place(frame: FrameType) -> tuple[tuple[int, int], tuple[int, int]] | 
 
 
 @lru_cache(maxsize=256)
-def _parts(file: str) -> list[_Part]:
+def _parts(file: str) -> list[_ConditionPart]:
     """The parts of all conditions in a file of branches that only raise."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return []
-    found: list[_Part] = []
+    found: list[_ConditionPart] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and _only_raises(node.body) != _only_raises(node.orelse):
             found += _of(node.test, _only_raises(node.orelse))
@@ -124,7 +124,7 @@ def _only_raises(branch: list[ast.stmt]) -> bool:
     return steps and bool(branch) and isinstance(branch[-1], ast.Raise)
 
 
-def _of(test: ast.expr, passes: bool) -> Iterator[_Part]:
+def _of(test: ast.expr, passes: bool) -> Iterator[_ConditionPart]:
     """The parts of a condition, each with its truth with which the whole is `passes`."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield from _of(test.operand, not passes)
@@ -134,4 +134,4 @@ def _of(test: ast.expr, passes: bool) -> Iterator[_Part]:
     else:
         assert test.end_lineno is not None
         assert test.end_col_offset is not None
-        yield _Part((test.lineno, test.col_offset), (test.end_lineno, test.end_col_offset), passes)
+        yield _ConditionPart((test.lineno, test.col_offset), (test.end_lineno, test.end_col_offset), passes)
