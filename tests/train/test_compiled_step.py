@@ -17,7 +17,7 @@ def test_programs_of_a_group_leave_the_state_where_it_lies(backend: str) -> None
     """The one that gathers does not touch the optimizer's state, which lies as the one that updates wants it."""
     nn.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 24, 3), nn.Flatten()
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.Flatten()
     )
     step = lm.train_step(
         net,

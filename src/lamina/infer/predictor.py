@@ -173,6 +173,8 @@ class Predictor(Checked):
             try:
                 return self._traced(structure, specs, tuple(generators))
             except UnknownGenerator as error:
+                if any(error.generator is known for known in generators):
+                    raise
                 generators.append(error.generator)
 
     def _traced(

@@ -1,7 +1,7 @@
 """Batch and layer norm by oneDNN, in the layout of x; statistics are finished in NumPy.
 
-oneDNN keeps variances, ops keep rstd = 1 / sqrt(variance + epsilon): backward, its variance is 1 / rstd² and epsilon
-0.
+oneDNN keeps variances, ops keep rstd = 1 / sqrt(variance + epsilon): backward, its variance is 1 / rstd², and its
+epsilon is next to nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad, BatchNormInfer,
 from lamina.replay.guards import finite
 from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Spec
+
+#: Added to variances that are 1 / rstd²: those of a block's padding are 0, and 0 times their rstd must not be NaN.
+_LEAST = 1e-30
 
 
 def first_layout(
@@ -175,12 +178,12 @@ def batch_norm_grad(op: BatchNormGrad, specs: Sequence[Spec], device: Device, po
     frozen = not op.moving
 
     def forward(x: Spec) -> PrimitiveDesc:
-        return onednn.batch_normalization_forward(desc(x), desc(x), epsilon=0.0, global_stats=frozen)
+        return onednn.batch_normalization_forward(desc(x), desc(x), epsilon=_LEAST, global_stats=frozen)
 
     def create(x: Spec) -> PrimitiveDesc:
         here = desc(x)
         return onednn.batch_normalization_backward(
-            here, here, here, epsilon=0.0, hint=forward(x), global_stats=frozen
+            here, here, here, epsilon=_LEAST, hint=forward(x), global_stats=frozen
         )
 
     x, made = first_layout(op, [specs[1], specs[0]], create)
@@ -223,7 +226,7 @@ def _masked(op: BatchNormGrad, chain: Chain, x: Spec, variance: Location) -> Loc
     if not op.residual:
         y, masked = chain.temporary(x.nbytes), at_output(0)
         made = onednn.batch_normalization_forward(
-            here, here, epsilon=0.0, global_stats=True, prop="inference"
+            here, here, epsilon=_LEAST, global_stats=True, prop="inference"
         )
         operands: Mapping[int, tuple[MemoryDesc, Location]] = {
             ARG.SRC: (here, at_input(1)),

@@ -90,6 +90,6 @@ def test_steps_and_work_are_those_of_the_elements(monkeypatch: pytest.MonkeyPatc
             elements = sum(s.numel for s in (*plan.inputs, *plan.outputs))
             for made in kernels_of(plan):
                 assert made.steps <= max(elements, 1), sample
-                assert made.steps <= made.work <= 16 * elements or elements == 0, sample
+                assert made.steps <= made.work <= 20 * elements or elements == 0, sample
                 seen += 1
     assert seen > 200

@@ -21,10 +21,7 @@ from lamina.spec import DType, Policy, Spec, float32, float64
 from tests.helpers.emulator import contrary, run_plan
 from tests.helpers.planned import H200
 
-pytestmark = [
-    pytest.mark.feature("B035"),
-    pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 RNG = np.random.default_rng(5)
 Case = tuple[Op, tuple[np.ndarray[Any, Any], ...]]
 

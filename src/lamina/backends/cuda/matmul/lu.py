@@ -32,7 +32,7 @@ def pivoted_factor(op: PivotedFactor, specs: tuple[Spec, ...], device: Device, p
     *lead, m, n = x.shape
     if not x.numel:
         return kernel_plan(device, [x], outputs, [], label=op.name)
-    if min(m, n) > panels.PANEL:
+    if min(m, n) > panels.PANEL and panels.columns_of_a_block(m, 1, device.machine):
         made = panels.Eliminated(x, None, prod(lead), device.machine, left=True)
         launches, label = [*made.launches, made.stored()], f"{op.name} panels"
         return kernel_plan(device, [x], outputs, launches, label=label, workspace=made.nbytes)
