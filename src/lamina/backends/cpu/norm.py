@@ -198,6 +198,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: Sequence[Spec], device: Device, po
 
         def run() -> None:
             var[:] = 1 / np.square(r)
+            var[var == 0] = np.nan  # of an infinite rstd
 
         return run
 
