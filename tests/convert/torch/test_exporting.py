@@ -159,6 +159,7 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
     import lamina as lm
     from lamina.convert.torch.carrying import Carried
     from lamina.convert.torch.exporting import Inputs, _exported, _Flat, exporting
+    from lamina.convert.torch.raising import RaisingBranches
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -176,7 +177,7 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
     net, x = nn.Sequential(Net()), torch.randn(4, 3)
     inputs, tensors = Inputs.of((x,), {})
     with exporting():
-        graph = _exported(_Flat(net, inputs, strict, Carried(net)), tensors, False)
+        graph = _exported(_Flat(net, inputs, strict, Carried(net), RaisingBranches()), tensors, False)
     state = {f"0.{n}": lm.tensor(b.numpy()) for n, b in net[0].named_buffers()}
     (y, old), changed, written, _ = graph(state, [lm.tensor(x.numpy())])
     wanted, was = net(x)
