@@ -237,3 +237,12 @@ def test_the_indices_of_an_epoch_in_order_take_no_memory(workers: int) -> None:
         assert next(loader.epoch(0, 3)).tolist() == [12, 13, 14, 15]
     with pytest.raises(IndexError, match="the sampler gave 3, the data set has 3 samples"):
         list(data.DataLoader([0, 1, 2], sampler=data.SequentialSampler(range(4))))
+
+
+@pytest.mark.parametrize("indices", [5, 10**30, [10**30], ["a"], [1.5], None, iter([1])])
+def test_a_subset_is_a_sequence_of_integers(indices: Any) -> None:
+    with pytest.raises(
+        TypeError, match="SubsetRandomSampler: indices must be a sequence of integers of 64 bits, got"
+    ):
+        data.SubsetRandomSampler(indices)
+    assert list(data.SubsetRandomSampler([])) == []

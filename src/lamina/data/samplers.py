@@ -101,12 +101,20 @@ class RandomSampler(_Drawn):
 
 
 class SubsetRandomSampler(_Drawn):
-    """The samples with these indices, in random order; generator as `RandomSampler`'s."""
+    """The samples with these indices, in random order; generator as `RandomSampler`'s.
+
+    Raises TypeError for other things than a sequence of integers.
+    """
 
     def __init__(
         self, indices: Sequence[int] | Any, generator: SeededGenerator | np.random.Generator | None = None
     ) -> None:
-        self.indices = np.asarray(indices, np.int64).reshape(-1)
+        given = np.asarray(indices)
+        if not given.ndim or (given.size and given.dtype.kind not in "iu"):
+            raise TypeError(
+                f"SubsetRandomSampler: indices must be a sequence of integers of 64 bits, got {indices!r:.80}"
+            )
+        self.indices = given.astype(np.int64).reshape(-1)
         self.rng = _own(generator)
 
     def __len__(self) -> int:
