@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,9 @@ def measured(shape: Sequence[int], device: str) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, count in OPS.items():
         compiled, other = lm.jit(getattr(linalg, name)), getattr(torch.linalg, name)
-        row = {"lamina": milliseconds(lambda: compiled(*ours[:count]), where.synchronize, calls)}  # noqa: B023
+        row = {"lamina": milliseconds(partial(compiled, *ours[:count]), where.synchronize, calls)}
         if name != "qr" or np.prod(shape[:-2], dtype=int) <= 16:
-            row["torch"] = milliseconds(lambda: other(*theirs[:count]), wait, calls)  # noqa: B023
+            row["torch"] = milliseconds(partial(other, *theirs[:count]), wait, calls)
         found[name] = row
     return found
 

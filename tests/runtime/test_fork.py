@@ -13,6 +13,7 @@ import lamina as lm
 from lamina import nn, ops, optim
 from lamina.infer import Predictor
 from lamina.runtime import DeviceError, _cuda, renew_after_fork
+from lamina.runtime.fork import RenewedLock
 from tests.helpers import many_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -105,3 +106,27 @@ def test_a_child_of_a_process_with_cuda_reads_of_spawn(monkeypatch: pytest.Monke
         DeviceError, match="forked after its parent had opened it: start the process with spawn"
     ):
         _cuda.open_cuda()
+
+
+def test_a_lock_that_another_thread_holds_is_free_in_the_child() -> None:
+    """And one that the forking thread holds is left as it was entered."""
+    renewed, held, done = RenewedLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with renewed.lock:
+            held.set()
+            done.wait(60)
+
+    def take() -> None:
+        assert renewed.lock.acquire(timeout=5)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    try:
+        assert forked(take) == 0
+    finally:
+        done.set()
+        thread.join()
+    with renewed.lock:
+        assert forked(take) == 0

@@ -27,6 +27,7 @@ from lamina.nn.settings import SameModules
 from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
+from lamina.runtime.fork import RenewedLock
 from lamina.spec import Policy, Spec, current_policy, policy
 from lamina.spec.precision import Precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays
@@ -318,24 +319,13 @@ class _CompiledNet:
         return found
 
 
-class _DrawingTurns:
-    """One call at a time of programs that draw random numbers: it reads its generators' states, and moves them on."""
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """In a forked child: another thread may have been calling."""
-        self.lock = threading.RLock()
-
-
-_turns = _DrawingTurns()
+#: One call at a time of programs that draw random numbers: it reads its generators' states, and moves them on.
+_drawing = RenewedLock()
 
 
 def drawn(calls: Any, inputs: Sequence[Any], generators: Sequence[Generator]) -> Sequence[Tensor]:
     """The outputs of a program that also takes and gives the states of generators, which are moved on."""
-    with _turns.lock:
+    with _drawing.lock:
         found: Sequence[Tensor] = calls(*inputs, *(g.state for g in generators))
         count = len(found) - len(generators)
         for generator, after in zip(generators, found[count:], strict=True):

@@ -7,6 +7,7 @@ with `renew_after_fork`, and create new ones in the child.
 from __future__ import annotations
 
 import os
+import threading
 from typing import Protocol
 from weakref import WeakSet
 
@@ -25,6 +26,18 @@ _renewables: WeakSet[Renewable] = WeakSet()
 def renew_after_fork(owner: Renewable) -> None:
     """Call `owner.renew()` in every child that this process forks, as long as the owner lives."""
     _renewables.add(owner)
+
+
+class RenewedLock:
+    """A module's reentrant `lock`, new in a forked child: another thread of the parent may have held it."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In the child."""
+        self.lock = threading.RLock()
 
 
 def _renew() -> None:

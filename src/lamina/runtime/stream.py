@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from lamina.runtime import _cuda
 from lamina.runtime.errors import CaptureInvalidated, DeviceError
-from lamina.runtime.fork import renew_after_fork
+from lamina.runtime.fork import RenewedLock
 from lamina.runtime.library_handles import library_state
 from lamina.runtime.uncopied import Uncopied
 
@@ -31,21 +31,8 @@ _CAPTURE_MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 #: The result of cuStreamIsCapturing for an invalidated capture.
 _INVALIDATED = 2
-
-
-class _Captures:
-    """One capture at a time, and no concurrent synchronization of a whole device, which would invalidate it."""
-
-    def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """In a forked child another thread of the parent may have held the lock."""
-        self.lock = threading.RLock()
-
-
-_captures = _Captures()
+#: One capture at a time, and no concurrent synchronization of a whole device, which would invalidate it.
+_capturing = RenewedLock()
 
 
 @contextmanager
@@ -54,7 +41,7 @@ def no_capture() -> Iterator[None]:
 
     It waits for captures in progress.
     """
-    with _captures.lock:
+    with _capturing.lock:
         yield
 
 

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lamina import convert
+
 torch = pytest.importorskip("torch")
-
-from lamina import convert  # noqa: E402
-
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
 X, Y = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 2, 2, 1, 1])
 LEFT_OUT = r"test_raising\.py:\d+: what is raised here for values of tensors is not checked"
@@ -86,7 +85,17 @@ def elsewhere(x: Any, y: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("forward", [decided, elsewhere])
+def caught(x: Any, y: Any) -> Any:
+    try:
+        if y.max() >= 3:
+            raise ValueError("too large")
+        x = x + 1
+    except ValueError:
+        x = x - 1
+    return x
+
+
+@pytest.mark.parametrize("forward", [decided, elsewhere, caught])
 def test_other_decisions_are_refused(forward: Any) -> None:
     class Deciding(torch.nn.Module):
         def forward(self, x: Any, y: Any) -> Any:

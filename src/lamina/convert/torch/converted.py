@@ -201,9 +201,8 @@ class ConvertedModule(ConvertedPart):
     def state(self, name: str) -> Any:
         """A parameter, with its PyTorch hooks applied, or a buffer, by its dotted name."""
         path, _, own = name.rpartition(".")
-        value = Module.__getattr__(
-            self.get_submodule(path), own
-        )  # what is registered, whatever else has its name
+        # What is registered, whatever else has its name.
+        value = Module.__getattr__(self.get_submodule(path), own)
         source = self.source.get_submodule(path)._parameters.get(own)
         hooks = () if source is None else tuple((source._backward_hooks or {}).values())
         if not hooks:

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, is_dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +33,7 @@ from lamina.convert.torch.norm import cumulative_norms
 from lamina.convert.torch.objects import ObjectAttributes, holds_tensors, is_container, objects
 from lamina.convert.torch.packed import PackingMode, batches_of_any_size
 from lamina.convert.torch.partition import memory_of
-from lamina.convert.torch.raising import RaisingBranches
+from lamina.convert.torch.raising import LIBRARIES, RaisingBranches
 from lamina.convert.torch.random import BoundedDraws
 from lamina.convert.torch.report import LeftCalls
 from lamina.graph.ir.surroundings import GENERATORS, PLAIN, SameSurroundings, comparable, reads_of
@@ -42,8 +41,6 @@ from lamina.ops.core import Operand
 from lamina.spec import Shape
 from lamina.tensors import Tensor, as_tensor
 
-#: Files that belong to libraries, not to networks.
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 #: torch.export changes process-wide switches: one thread makes graphs at a time.
 EXPORTING = threading.RLock()
 
@@ -350,7 +347,7 @@ def _first(error: Exception) -> str:
     """The first lines of an error, and the network's line that it comes from."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((*_LIBRARIES, "<"))]
+    own = [f for f in frames if not f.filename.startswith((*LIBRARIES, "<"))]
     entered = [f for f in frames if f.filename == __file__]
     where = f" ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own and entered else ""
     return " ".join(lines[:2])[:400] + where

@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 
 #: Files that belong to libraries, not to networks.
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 
 
 class RaisingBranches(TorchFunctionMode):
@@ -69,7 +69,7 @@ class _ConditionPart(NamedTuple):
 def _own_frame() -> FrameType | None:
     """The innermost frame of a network's code."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+    while frame is not None and frame.f_code.co_filename.startswith((*LIBRARIES, "<")):
         frame = frame.f_back
     return frame
 
@@ -91,15 +91,15 @@ def _passing(frame: FrameType) -> bool | None:
 def _value_place(frame: FrameType) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Where the expression starts and ends whose truth is asked for: that of the instruction before (in Python 3.11 a
     jump may have the place of another part)."""
-    before = None
+    before = dis.Positions()
     for instruction in dis.get_instructions(frame.f_code):
         if instruction.offset >= frame.f_lasti:
             break
-        before = instruction.positions
-    if before is None or None in before:
-        return None
+        before = instruction.positions or dis.Positions()
     line, last, column, stop = before
-    return (line, column), (last, stop)  # type: ignore[return-value]  # checked above
+    if line is None or last is None or column is None or stop is None:
+        return None
+    return (line, column), (last, stop)
 
 
 @lru_cache(maxsize=256)
@@ -110,12 +110,21 @@ def _parts(file: str) -> list[_ConditionPart]:
     except SyntaxError:
         return []
     found: list[_ConditionPart] = []
-    for node in ast.walk(tree):
+    for node in _uncaught(tree):
         if isinstance(node, ast.If) and _only_raises(node.body) != _only_raises(node.orelse):
             found += _of(node.test, _only_raises(node.orelse))
         elif isinstance(node, ast.Assert):
             found += _of(node.test, True)
     return found
+
+
+def _uncaught(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those in the body of a `try` with handlers: what is raised there decides what runs next."""
+    yield node
+    caught = node.body if isinstance(node, ast.Try | ast.TryStar) and node.handlers else []
+    for child in ast.iter_child_nodes(node):
+        if child not in caught:
+            yield from _uncaught(child)
 
 
 def _only_raises(branch: list[ast.stmt]) -> bool:

@@ -290,8 +290,6 @@ def _cost(kind: str, value: Any) -> int | None:
         return None
     if kind == "Tensor" and _KINDS["number"](value):  # wrapped by PyTorch's dispatcher
         return 3
-    if kind == "float" and isinstance(
-        value, bool
-    ):  # a bool is a number where a float is expected: pad(…, value=True)
-        return 1
+    if kind == "float" and isinstance(value, bool):
+        return 1  # a number there: pad(…, value=True)
     return 0 if _KINDS[kind](value) else None

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import socket
-
-#: Names of this machine by which no other machine reaches it, and the addresses to listen at.
-_HERE = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}
+from contextlib import suppress
+from ipaddress import ip_address
 
 
 def listening(host: str, port: int = 0) -> socket.socket:
     """A listening socket at a port; 0 means any free one.
 
-    host: the address by which the ranks know this machine: "localhost", "127.0.0.1" and "::1" admit connections of
+    host: the address by which the ranks know this machine: "localhost" and loopback addresses admit connections of
         this machine alone, any other all that reach it, by IPv4 and by IPv6 where the system has both.
     Raises OSError if the port is taken.
     """
-    here = _HERE.get(host)
-    if here is not None:
-        family = socket.AF_INET6 if ":" in here else socket.AF_INET
-        return socket.create_server((here, port), family=family, backlog=1024)
+    with suppress(ValueError):  # a name
+        here = ip_address("127.0.0.1" if host == "localhost" else host)
+        if here.is_loopback:
+            family = socket.AF_INET6 if here.version == 6 else socket.AF_INET
+            return socket.create_server((str(here), port), family=family, backlog=1024)
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True)
     return socket.create_server(("", port), backlog=1024)
