@@ -118,3 +118,13 @@ def test_a_constant_decides() -> None:
     np.testing.assert_allclose(found.numpy(), X.numpy() + 1)
     with pytest.raises(Exception, match=re.escape("too many")):
         convert.from_torch(Known())(torch.zeros(10, 4))
+
+
+def test_code_without_a_file_is_refused_even_where_its_caller_asserts() -> None:
+    """Its lines are unknown, and those of the caller are others."""
+    text = "def forward(self, x, y):\n    if y.max() >= 3:\n        x = x + 1\n    return x"
+    made: dict[str, Any] = {}
+    exec(text, made)
+    net = type("Written", (torch.nn.Module,), {"forward": made["forward"]})()
+    with pytest.raises(convert.TorchConversionError, match="decided in Python by values of tensors"):
+        assert convert.from_torch(net)(X, Y) is not None

@@ -67,9 +67,9 @@ class _ConditionPart(NamedTuple):
 
 
 def _own_frame() -> FrameType | None:
-    """The innermost frame of a network's code."""
+    """The innermost frame of a network's code, whether or not it lies in a file."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((*LIBRARIES, "<")):
+    while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
         frame = frame.f_back
     return frame
 
