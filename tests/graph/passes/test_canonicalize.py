@@ -44,6 +44,16 @@ def test_no_ops_are_dropped() -> None:
     assert names(canonicalize.drop_identities(trace(f, X))) == ["neg"]
 
 
+def test_reshapes_in_a_row_are_one_or_none() -> None:
+    def f(x):  # type: ignore[no-untyped-def]
+        there = x.reshape((2, 16, 64))
+        return there.reshape(x.shape) * 2.0, there.reshape((32, 64))
+
+    graph = canonicalize.drop_identities(trace(f, X))
+    assert sorted(names(graph)) == ["mul", "reshape"]
+    assert all(node.inputs[0] is graph.inputs[0] for node in graph.nodes)
+
+
 def test_transpositions_in_a_row_are_one_or_none() -> None:
     def f(x):  # type: ignore[no-untyped-def]
         there = ops.permute(x, (1, 2, 0, 3))

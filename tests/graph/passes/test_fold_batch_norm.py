@@ -92,6 +92,24 @@ def test_a_scale_and_a_shift_behind_it_are_the_norms_own(behind: Any, left: list
     assert names(graph) == [*(["conv", "relu", "mul", "add"] if apart else ["conv", "add"]), *left]
 
 
+def test_a_norm_of_words_is_folded_into_their_product() -> None:
+    """The product's rows are words already, so that the reshapes in between cancel out."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.norm = nn.Linear(7, 5, bias=False), nn.BatchNorm1d(5)
+
+        def forward(self, x: Any) -> Any:
+            y = self.dense(x)
+            return self.norm(y.flatten(0, 1)).reshape(y.shape)
+
+    net, x = randomized(Words())[0].eval(), RNG.standard_normal((2, 3, 7)).astype(np.float32)
+    graph = folded(net, x)
+    assert [name for name in names(graph) if name != "reshape"] == ["matmul", "add"]
+    np.testing.assert_allclose(graph(x)[0].numpy(), net(x).numpy(), rtol=2e-5, atol=2e-5)
+
+
 def test_residual_and_relu_become_steps() -> None:
     w, v = (RNG.standard_normal(s).astype(np.float32) for s in ((4, 3, 3, 3), (4,)))
     pair = (v, np.abs(v) + 0.5)

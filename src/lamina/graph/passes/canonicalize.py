@@ -46,8 +46,8 @@ def _with_others(node: Any) -> bool:
 
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
-    """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, double transpositions,
-    casts that undo a widening cast, and reductions of one element each."""
+    """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, the first of two
+    reshapes or transpositions in a row, casts that undo a widening cast, and reductions of one element each."""
     return rewrite(graph, _IDENTITIES, report)
 
 
@@ -82,6 +82,11 @@ def _transposed_once(match: Match) -> Results:
     return {match.root.outputs[0]: made}
 
 
+def _reshaped_once(match: Match) -> Results:
+    """One reshape for two in a row."""
+    return _as(match["x"], match)
+
+
 def _as_it_was(match: Match) -> Results | None:
     """x for a cast of x to a type that holds all of its values, and back."""
     (y,), x, inner = match.root.outputs, match["x"], match.node("inner").op
@@ -98,7 +103,12 @@ def _reduces_nothing(node: Any) -> bool:
 
 
 def _reshaped(match: Match) -> Results:
-    (y,), (x,) = match.root.outputs, match.inputs(match.root)
+    return _as(match.inputs(match.root)[0], match)
+
+
+def _as(x: Value, match: Match) -> Results:
+    """x in the shape of the match's result."""
+    (y,) = match.root.outputs
     return {y: x if x.shape == y.shape else match.apply(Reshape(y.shape), x, at=match.root)[0]}
 
 
@@ -116,6 +126,9 @@ _IDENTITIES = [
     ),
     RewriteRule("identity", made_by(Mul), _other_factor),
     RewriteRule("identity", made_by(Reduce, where=_reduces_nothing), _reshaped),
+    RewriteRule(
+        "reshapes", made_by(Reshape, made_by(Reshape, operand("x"), same_policy=False)), _reshaped_once
+    ),
     RewriteRule(
         "transpositions",
         made_by(Transpose, made_by(Transpose, operand("x"), name="inner", same_policy=False)),
