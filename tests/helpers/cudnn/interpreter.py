@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.backends.cuda.attention.attention import HostNumber
-from lamina.backends.cuda.launch.program import Fill, Place
+from lamina.backends.cuda.launch.program import Fill, HostNumber, Place
 from lamina.backends.cuda.select.formulations import Formulation, Problem
 from lamina.cudnn import Graph, Tensor
 from lamina.cudnn.attention import AttentionForward

@@ -24,6 +24,7 @@ from lamina.ops.primitives import (
     ConvDataGrad,
     ConvFilterGrad,
     Fused,
+    HardSwish,
     Relu,
     Silu,
     Window,
@@ -143,9 +144,9 @@ def test_what_is_not_finite_reaches_no_more_than_it_should(
 @emulated
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("case", ["5 x 5 by 2", "odd channels"])
-@pytest.mark.parametrize("hi", [None, 0.7])
-def test_bias_and_relu(case: str, hi: float | None) -> None:
-    o, activation = CASES[case], Relu() if hi is None else ClippedRelu(hi)
+@pytest.mark.parametrize("activation", [Relu(), ClippedRelu(0.7), Silu()], ids=str)
+def test_bias_and_activation(case: str, activation: Op) -> None:
+    o = CASES[case]
     bias = Spec((1, o.w.shape[0], 1, 1), o.x.dtype).fixed
     vector = Epilogue((Add(), activation), (bias,), 2).vector(o.y.shape, 1)
     assert is_depthwise(Conv, o, vector)
@@ -185,23 +186,23 @@ def test_what_is_refused(direction: Direction) -> None:
     ):
         assert not is_depthwise(direction, o, Vector())
     assert not is_depthwise(direction, operands(x, (5, 5)), None)
-    assert not is_depthwise(direction, operands(x, (5, 5)), Vector(activation="gelu"))
+    assert not is_depthwise(direction, operands(x, (5, 5)), Vector(residual=2))
 
 
 @pytest.mark.parametrize(("taps", "channels"), [(3, 16), (7, 18)])
 def test_steps_that_no_own_kernel_takes_run_apart(taps: int, channels: int) -> None:
     o = operands((2, channels, 9, 9), (taps, taps))
     given = (o.x.open, o.w.open, o.y.open)
-    for steps, extras in (((Silu(),), ()), ((Add(), Relu()), (o.y.open,))):
-        found = forward_plan(Conv(o.window), given[:2], Epilogue(steps, extras, 2), H200, Policy())
+    alone, residual = Epilogue((Silu(),), (), 2), Epilogue((Add(), Relu()), (o.y.open,), 2)
+    for steps in (alone, residual):
+        found = data_grad_plan(op_of(ConvDataGrad, o), given[2:0:-1], steps, H200, Policy())
         assert found.label.endswith(" split"), found.label
-        found = data_grad_plan(
-            op_of(ConvDataGrad, o), given[2:0:-1], Epilogue(steps, extras, 2), H200, Policy()
-        )
-        assert found.label.endswith(" split"), found.label
-    bias = Spec((1, channels, 1, 1), bfloat16)
-    taken = forward_plan(Conv(o.window), given[:2], Epilogue((Add(), Relu()), (bias,), 2), H200, Policy())
-    assert taken.label.endswith(" depthwise"), taken.label
+    found = forward_plan(Conv(o.window), given[:2], residual, H200, Policy())
+    assert found.label.endswith(" split"), found.label
+    biased = Epilogue((Add(), HardSwish()), (Spec((1, channels, 1, 1), bfloat16),), 2)
+    for steps in (alone, biased):
+        taken = forward_plan(Conv(o.window), given[:2], steps, H200, Policy())
+        assert taken.label.endswith(" depthwise"), taken.label
 
 
 def test_places_that_meet() -> None:

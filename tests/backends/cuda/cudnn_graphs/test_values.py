@@ -122,7 +122,7 @@ def test_convolutions(win: Window, x: tuple[int, ...], w: tuple[int, ...], last:
 
 def steps() -> Iterator[Op]:
     """Every step that may follow a convolution in a graph."""
-    for kinds in (epilogue._BINARY, epilogue._UNARY, epilogue._WITH, epilogue._GRADS):
+    for kinds in (epilogue._BINARY, epilogue._UNARY, epilogue._WITH, epilogue._GRADS, epilogue._COMPOSED):
         for kind in kinds:
             yield from {sample.op: None for sample in kind.samples()}
 

@@ -49,7 +49,10 @@ from lamina.ops.primitives import (
     ConvFilterGrad,
     Fused,
     GeluTanh,
+    HardSwish,
+    Neg,
     Relu,
+    Silu,
     Tanh,
     Window,
 )
@@ -194,25 +197,26 @@ def test_stem(case: str, direction: Direction, processors: int) -> None:
 
 @emulated
 @pytest.mark.feature("B012")
-@pytest.mark.parametrize("hi", [None, 0.7])
-def test_bias_and_relu_in_own_kernels(hi: float | None) -> None:
-    activation = Relu() if hi is None else ClippedRelu(hi)
+@pytest.mark.parametrize(
+    "activations", [(Relu(),), (ClippedRelu(0.7),), (Silu(),), (HardSwish(), Neg())], ids=str
+)
+def test_bias_and_activations_in_own_kernels(activations: tuple[Op, ...]) -> None:
     for o in (DEPTHWISE["stride 2"], SMALL_CHANNELS["three channels, 7 x 7 by 2"]):
         bias = Spec((1, o.w.shape[0], 1, 1), o.x.dtype).fixed
-        vector = Epilogue((Add(), activation), (bias,), 2).vector(o.y.shape, 1)
-        assert vector == Vector(2, None, "relu", float("inf") if hi is None else hi)
+        vector = Epilogue((Add(), *activations), (bias,), 2).vector(o.y.shape, 1)
+        assert vector == Vector(2, None, activations)
         make = depthwise_formulation if o.window.groups > 1 else small_channels_formulation
         formulation = make(Conv, o, vector, H200.machine)
         specs = [o.x, o.w, bias]
         arrays = [draw(s, i) for i, s in enumerate(specs)]
-        check(formulation, Fused((Conv(o.window), Add(), activation)), arrays, specs, o.y)
+        check(formulation, Fused((Conv(o.window), Add(), *activations)), arrays, specs, o.y)
 
 
 @emulated
 def test_addresses_between_vectors_are_refused() -> None:
     """Kernels with steps have none to stand in for them; a fault would end the process's use of the GPU."""
     o = DEPTHWISE["stride 1"]
-    formulation = depthwise_formulation(Conv, o, Vector(activation="relu"), H200.machine)
+    formulation = depthwise_formulation(Conv, o, Vector(activations=(Relu(),)), H200.machine)
     with pytest.raises(ValueError, match="multiples of 16, got 0x10002"):
         emulator.run_steps(formulation.steps, Call((0x10002, 0x20000), (0x30000,), 0))
 
@@ -269,13 +273,13 @@ def test_first_convolutions_of_networks(direction: Direction, filters: int) -> N
         (ConvDataGrad, Vector()),
         (Conv, None),
         (Conv, Vector(residual=2)),
-        (Conv, Vector(activation="gelu")),
-        (ConvFilterGrad, Vector(activation="relu")),
+        (ConvDataGrad, Vector(activations=(Relu(),))),
+        (ConvFilterGrad, Vector(activations=(Relu(),))),
     ],
 )
 def test_what_small_channels_have_no_end_for(direction: Direction, vector: Vector | None) -> None:
     o = operands((2, 3, 32, 32), (32, 3, 7, 7), square(7, 2, 3))
-    assert takes_small_channels(Conv, o, Vector(activation="relu"), H200.machine)
+    assert takes_small_channels(Conv, o, Vector(activations=(Relu(),)), H200.machine)
     assert takes_small_channels(ConvFilterGrad, o, Vector(), H200.machine)
     assert not takes_small_channels(direction, o, vector, H200.machine)
 
@@ -436,7 +440,7 @@ def test_filters_of_one_tap_are_products(
 def test_formulations_of_a_strided_product_with_steps() -> None:
     """Behind a strided data gradient steps belong on the places between too: there is no such way."""
     o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, 2))
-    assert product_formulations(ConvDataGrad, o, Vector(activation="relu"), None, Policy()) == []
+    assert product_formulations(ConvDataGrad, o, Vector(activations=(Relu(),)), None, Policy()) == []
 
 
 @pytest.mark.feature("F091")

@@ -4,9 +4,9 @@
 // output, or of the input for the data gradient, where TW is a multiple of the stride so that which taps meet is known
 // when the kernel is compiled. A block has CT chunks of channels times LANES strips; GROUPS blocks cover all channels.
 //
-// Constants: Index, T, V, TW, KH, KW, SH, SW (stride), PH, PW (padding before), BIAS, RELU (whether to add, to clip),
-// UPPER (what relu clips to), FIRST (data gradient: the first column of g that a strip meets, from its own first place /
-// SW on), COLUMNS (how many).
+// Constants: Index, T, V, TW, KH, KW, SH, SW (stride), PH, PW (padding before), BIAS (whether to add one), FIRST (data
+// gradient: the first column of g that a strip meets, from its own first place / SW on), COLUMNS (how many). A function
+// `activated` of a sum.
 // Numbers of the parameter SIZES: CT, LANES, GROUPS, C, H, W, OH, OW, W_K W_H W_W (strides of the filter), WORK (strips
 // in all), and quotients: strip_row(n) = n / strips along W, row_image(n) = n / rows of an image.
 #include "words.cuh"
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, 3)
             Pack<T, V> pack;
 #pragma unroll
             for (int v = 0; v < V; ++v)
-                pack.v[v] = narrow<T>(RELU ? smaller(larger(sum[j][v], 0.0f), UPPER) : sum[j][v]);
+                pack.v[v] = narrow<T>(activated(sum[j][v]));
             store<V>(to + j * C, pack);
         }
     }

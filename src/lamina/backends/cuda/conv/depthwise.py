@@ -11,6 +11,8 @@ from math import prod
 from lamina.backends.cuda.conv.depthwise_rows import filter_sum, rows_formulation, takes_rows
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
+from lamina.backends.cuda.elementwise.loop import Statement
+from lamina.backends.cuda.elementwise.pointwise import chain_values
 from lamina.backends.cuda.launch.indexing import KernelSizes, index_type
 from lamina.backends.cuda.launch.program import (
     VECTOR,
@@ -40,7 +42,7 @@ _RESIDENT = 3
 def is_depthwise(direction: Direction, o: Operands, vector: Vector | None) -> bool:
     """Whether the kernels support it: 2-D, taps and sums that fit into registers; an epilogue only forward."""
     win, channels = o.window, o.x.shape[1]
-    if vector is None or vector.residual is not None or vector.activation not in ("", "relu"):
+    if vector is None or vector.residual is not None:
         return False
     if direction is not Conv and vector != Vector():
         return False
@@ -66,7 +68,7 @@ def depthwise_formulation(
 ) -> Formulation:
     """The own kernel of one direction; the filter gradient sums the blocks' partial results in a second kernel."""
     if not _takes_vectors(o):
-        return rows_formulation(direction, o, vector, epilogue_constants(vector or Vector()), machine)
+        return rows_formulation(direction, o, vector, epilogue_text(vector or Vector(), o.y), machine)
     made = o.x if direction is ConvDataGrad else o.y
     along, work = _strips(made)
     chunks = o.x.shape[1] // _width(o)
@@ -109,17 +111,19 @@ def _constants(direction: Direction, o: Operands, vector: Vector) -> str:
     win, (kh, kw) = o.window, o.w.shape[2:]
     pad, stride = [lo for lo, _ in win.padding], win.stride
     columns = range(-(-(pad[1] - kw + 1) // stride[1]), (_STRIP - 1 + pad[1]) // stride[1] + 1)
-    numbers: dict[str, int | str | float] = {
+    numbers: dict[str, int | str] = {
         **{"V": _width(o), "TW": _STRIP, "KH": kh, "KW": kw},
         **{"SH": stride[0], "SW": stride[1], "PH": pad[0], "PW": pad[1]},
         **{"FIRST": f"({columns.start})", "COLUMNS": len(columns)},
         **{{Conv: "FORWARD", ConvDataGrad: "DATA_GRAD", ConvFilterGrad: "FILTER_GRAD"}[direction]: 1},
-        **epilogue_constants(vector),
     }
-    return constants(**numbers)
+    return constants(**numbers) + epilogue_text(vector, o.y)
 
 
-def epilogue_constants(vector: Vector) -> dict[str, int | str]:
-    """BIAS, RELU and UPPER of own kernels."""
-    upper = "INFINITY_F" if vector.upper == float("inf") else f"{float(vector.upper)!r}f"
-    return {"BIAS": int(vector.bias is not None), "RELU": int(vector.activation == "relu"), "UPPER": upper}
+def epilogue_text(vector: Vector, y: Spec) -> str:
+    """BIAS, and the activations as a function `activated` of a sum, of own kernels."""
+    body = chain_values(vector.activations, y, Statement("a0", "f32", ""), (), 1)
+    text = constants(BIAS=int(vector.bias is not None))
+    text += "__device__ __forceinline__ f32 activated(f32 a0)\n{\n"
+    text += "".join(f"    const {v.type} {v.name} = {v.expression};\n" for v in body)
+    return f"{text}    return {body[-1].name if body else 'a0'};\n}}\n"

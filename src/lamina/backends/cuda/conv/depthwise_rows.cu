@@ -14,7 +14,7 @@
 // OUT_H, OUT_W, ROW_FIRST (the first row that step 0 reads), ENTERS, LEAVES (the first step with a row inside of the
 // image, the first one beyond it), COLUMNS (how many are read), COLUMN_UP, COLUMN_DOWN, COLUMN_FIRST (the first of
 // them: the strip's first * UP / DOWN + FIRST), STRIPS (along a row), STEPS (groups of rows of the result), SPAN (of
-// them in one walk), WALKS (down an image), WORK (walks of one channel in all), BIAS, RELU, UPPER (what relu clips to).
+// them in one walk), WALKS (down an image), WORK (walks of one channel in all), BIAS. A function `activated` of a sum.
 // Threads in all are a multiple of C / V, so that each keeps its channels.
 #include "depthwise.cuh"
 #define CHUNKS (C / V)
@@ -87,10 +87,7 @@ __device__ __forceinline__ void write(T *place, const Sums &sum, int h, int firs
             if (h + o >= OUT_H || first + j >= OUT_W) continue;
             f32 values[V];
 #pragma unroll
-            for (int v = 0; v < V; ++v) {
-                values[v] = sum[DEPTH - 1][o][j][v];
-                if (RELU) values[v] = smaller(larger(values[v], 0.0f), UPPER);
-            }
+            for (int v = 0; v < V; ++v) values[v] = activated(sum[DEPTH - 1][o][j][v]);
             T *p = place + ((Index)o * OUT_W + j) * C;
             if (V == 2) *(u32 *)p = narrow_two(values[0], values[V - 1], T{});
             else *p = narrow<T>(values[0]);

@@ -8,7 +8,7 @@ the filter gradient: the rows of g that it meets).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
@@ -118,10 +118,10 @@ def rows_formulation(
     direction: Direction,
     o: Operands,
     vector: Vector | None,
-    epilogue: Mapping[str, int | str],
+    epilogue: str,
     machine: Machine,
 ) -> Formulation:
-    """The own kernel of one direction. epilogue: BIAS, RELU and UPPER."""
+    """The own kernel of one direction. epilogue: the text of BIAS and `activated`."""
     tiling = _tiling(direction, o, machine.multiprocessors)
     if direction is ConvFilterGrad:
         return _filter_grad(o, tiling, machine)
@@ -207,7 +207,7 @@ def _types(o: Operands) -> str:
     return f"typedef {index_type(2 * max(o.x.numel, o.y.numel))} Index;\ntypedef {c_type(o.x.dtype)} T;\n"
 
 
-def _text(direction: Direction, o: Operands, tiling: WalkTiling, epilogue: Mapping[str, int | str]) -> str:
+def _text(direction: Direction, o: Operands, tiling: WalkTiling, epilogue: str) -> str:
     """The constants of depthwise_rows.cu."""
     (sh, sw), back = o.window.stride, direction is ConvDataGrad
     (top, _), (left, _) = o.window.padding
@@ -227,9 +227,8 @@ def _text(direction: Direction, o: Operands, tiling: WalkTiling, epilogue: Mappi
         **{"COLUMN_BASE": column.base, "COLUMN_READ": f"({-sw if back else 1})"},
         **{"COLUMN_WRITTEN": f"({1 if back else -sw})"},
         **{"COLUMN_UP": 1 if back else sw, "COLUMN_DOWN": sw if back else 1},
-        **epilogue,
     }
-    return _types(o) + constants(**numbers)
+    return _types(o) + constants(**numbers) + epilogue
 
 
 def _bands(chunks: int) -> tuple[int, int]:

@@ -10,8 +10,8 @@
 // have), KH, KW, SH, SW, PH, PW (padding before), OH, OW, LEAD, RUN (even), STEPS (ceil(KH * RUN / 16)), SHIFT (where an
 // image row begins in a shared row), PITCH (elements of a shared row), VX (elements per access of an image row), RESIDENT
 // (blocks per multiprocessor), GROUPS (warps of a block that share the places between them); forward TH (output rows per
-// tile), BIAS, RELU, UPPER; for the filter gradient EIGHTS (eights of elements that a filter row spans), COLS (warps that
-// share these between them) and NP (eights per warp).
+// tile), BIAS, and a function `activated` of a sum; for the filter gradient EIGHTS (eights of elements that a filter row
+// spans), COLS (warps that share these between them) and NP (eights per warp).
 #include "mma.cuh"
 #include "slices.cuh"
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(K * GROUPS, RESIDENT) stem(const T 
                 REPEAT(v, 8) {
                     f32 value = sum[v / 2][i * 2 + v % 2];
                     if (BIAS) value += widen(bias[q * 32 + t * 8 + v]);
-                    pack.v[v] = narrow<T>(RELU ? smaller(larger(value, 0.0f), UPPER) : value);
+                    pack.v[v] = narrow<T>(activated(value));
                 }
                 store<8>(y + (((Index)(tile / TILES) * OH + oh0) * OW + p) * (Index)FILTERS + q * 32 + t * 8, pack);
             }

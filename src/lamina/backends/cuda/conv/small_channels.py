@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.backends.cuda.conv.depthwise import epilogue_constants
+from lamina.backends.cuda.conv.depthwise import epilogue_text
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
 from lamina.backends.cuda.launch.indexing import index_type
@@ -97,11 +97,11 @@ class SmallChannels:
             **{"STEPS": self.steps, "SHIFT": self.shift, "PITCH": self.pitch},
             "VX": next(v for v in (8, 4, 2, 1) if row % v == 0),
             **{f"W_{n}": s for n, s in zip("KCHW", o.w.physical.strides, strict=True)},
-            **epilogue_constants(vector),
             **more,
         }
         kind = index_type(max(o.x.numel, o.y.numel))
-        return f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
+        types = f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n"
+        return types + constants(**numbers) + epilogue_text(vector, o.y)
 
 
 def _resident(machine: Machine, warps: int, registers: int, shared: int) -> int:
@@ -278,7 +278,7 @@ def takes_small_channels(direction: Direction, o: Operands, vector: Vector | Non
     win, channels = o.window, o.x.shape[1]
     if direction is ConvDataGrad or vector is None or vector.residual is not None:
         return False
-    if vector.activation not in ("", "relu") or (direction is not Conv and vector != Vector()):
+    if direction is not Conv and vector != Vector():
         return False
     if win.rank != 2 or win.groups > 1 or win.flip or max(win.dilation) > 1:
         return False

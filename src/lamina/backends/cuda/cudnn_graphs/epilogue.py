@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from lamina.backends import NoKernel
-from lamina.backends.cuda.launch.program import Place, source
+from lamina.backends.cuda.elementwise.pointwise import expression_of
+from lamina.backends.cuda.launch.program import HostNumber, Place, source
 from lamina.cudnn import Graph, Tensor
 from lamina.ops.core import Op
-from lamina.ops.primitives import pointwise
+from lamina.ops.primitives import activation, pointwise
+from lamina.ops.primitives.cast import Cast
 from lamina.spec import Layout, Shape, Spec, contiguous
 
 #: (sizes, strides) of an op's tensor -> those of the graph's tensor.
@@ -51,26 +52,18 @@ _GRADS: dict[Op, str] = {
     pointwise.GeluGrad("tanh"): "gelu_approx_tanh_bwd",
 }
 
-#: Activations that own kernels and cuBLASLt support, too.
-_ACTIVATIONS: dict[type[Op], str] = {
-    pointwise.Relu: "relu",
-    pointwise.ClippedRelu: "relu",
-    pointwise.GeluTanh: "gelu",
-}
-
 
 @dataclass(frozen=True)
 class Vector:
-    """The epilogue that every library supports: activation(value + bias + residual).
+    """The usual epilogue: activations of (value + bias + residual).
 
-    bias, residual: numbers of the inputs that hold them, a vector and a tensor of the result's size. activation: "",
-    "relu" or "gelu" (the tanh approximation). upper: the upper bound of relu.
+    bias, residual: numbers of the inputs that hold them, a vector and a tensor of the result's size. activations:
+    steps of one operand, one after the other.
     """
 
     bias: int | None = None
     residual: int | None = None
-    activation: str = ""
-    upper: float = math.inf
+    activations: tuple[Op, ...] = ()
 
 
 def _lies_along(small: Shape, shape: Shape, axis: int) -> bool:
@@ -100,9 +93,12 @@ class Epilogue:
         shape: of the result. axis: the one along which a bias lies.
         """
         bias = residual = None
+        activations: tuple[Op, ...] = ()
         extras = iter(enumerate(self.extras, self.first))
-        for number, step in enumerate(self.steps):
-            if isinstance(step, pointwise.Add):
+        for step in self.steps:
+            if step.arity == 1:
+                activations += (step,)
+            elif isinstance(step, pointwise.Add) and not activations:
                 index, spec = next(extras)
                 if spec.shape == shape and residual is None:
                     residual = index
@@ -110,17 +106,9 @@ class Epilogue:
                     bias = index
                 else:
                     return None
-            elif type(step) in _ACTIVATIONS and number == len(self.steps) - 1:
-                return Vector(bias, residual, _ACTIVATIONS[type(step)], getattr(step, "hi", math.inf))
             else:
                 return None
-        return Vector(bias, residual)
-
-    def check(self) -> None:
-        """Raise NoKernel when a step has no node, or an operand's type differs from the rest."""
-        for step in self.steps:
-            if type(step) not in (*_BINARY, *_UNARY, *_WITH) and step not in _GRADS:
-                raise NoKernel(f"cuDNN has no pointwise node for {step.name}")
+        return Vector(bias, residual, activations)
 
     def attach(
         self,
@@ -133,7 +121,8 @@ class Epilogue:
     ) -> dict[int, Place]:
         """Add the nodes from `value` (virtual) to `out`; gives uid -> address of the further operands.
 
-        axes: maps sizes and strides of the result's rank to those of the graph's tensors.
+        axes: maps sizes and strides of the result's rank to those of the graph's tensors. Raises NoKernel where cuDNN
+        has no node for a step.
         """
         places: dict[int, Place] = {}
         extras = iter(enumerate(self.arranged(shape, layout), self.first))
@@ -144,6 +133,10 @@ class Epilogue:
             elif type(step) in _WITH:
                 mode, attribute, name = _WITH[type(step)]
                 value = graph.pointwise(mode, value, None, result, t=None, **{attribute: getattr(step, name)})
+            elif type(step) in _COMPOSED:
+                value = _COMPOSED[type(step)](graph, value, result, places)
+            elif type(step) not in _BINARY and step not in _GRADS:
+                raise NoKernel(f"cuDNN has no pointwise node for {step.name}")
             else:
                 index, spec = next(extras)
                 other = _operand(graph, spec, len(shape), axes)
@@ -153,6 +146,30 @@ class Epilogue:
                 else:
                     value = graph.pointwise(_BINARY[type(step)], value, other, result)
         return places
+
+
+def _hard_swish(graph: Graph, x: Tensor, out: Tensor | None, places: dict[int, Place]) -> Tensor:
+    """x * clip(x / 6 + 0.5, 0, 1), as its reference has it."""
+
+    def number(value: float) -> Tensor:
+        made = graph.scalar(len(x.dimensions))
+        places[made.uid] = HostNumber.of(value)
+        return made
+
+    rising = graph.pointwise("add", graph.pointwise("mul", x, number(1 / 6)), number(0.5))
+    return graph.pointwise("mul", x, graph.pointwise("relu_fwd", rising, relu_upper=1.0), out)
+
+
+def _mish(graph: Graph, x: Tensor, out: Tensor | None, places: dict[int, Place]) -> Tensor:
+    """x * tanh(softplus(x))."""
+    return graph.pointwise("mul", x, graph.pointwise("tanh_fwd", graph.pointwise("softplus_fwd", x)), out)
+
+
+#: Steps of several nodes: (graph, operand, result or None for a virtual one, places of further tensors) -> result.
+_COMPOSED: dict[type[Op], Callable[[Graph, Tensor, Tensor | None, dict[int, Place]], Tensor]] = {
+    pointwise.HardSwish: _hard_swish,
+    activation.Mish: _mish,
+}
 
 
 def _operand(graph: Graph, spec: Spec, rank: int, axes: Axes) -> Tensor:
@@ -165,10 +182,14 @@ def _operand(graph: Graph, spec: Spec, rank: int, axes: Axes) -> Tensor:
 
 
 def split(op_steps: Sequence[Op], specs: Sequence[Spec], head: int) -> Epilogue:
-    """The epilogue of a fused op whose head takes the first `head` inputs."""
-    made = Epilogue(tuple(op_steps), tuple(specs[head:]), head)
-    made.check()
-    return made
+    """The epilogue of a fused op whose head takes the first `head` inputs.
+
+    Raises NoKernel for steps that change the type, and those that kernels have no expression for.
+    """
+    for step in op_steps:
+        if expression_of(step) is None or isinstance(step, Cast):
+            raise NoKernel(f"{step.name} is no step of an epilogue")
+    return Epilogue(tuple(op_steps), tuple(specs[head:]), head)
 
 
 NONE = Epilogue((), (), 0)

@@ -10,7 +10,7 @@ import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, lru_cache, partial
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
+from lamina.ops.core import Array
 from lamina.runtime import Buffer, Device, Kernel, Machine, Stream, compile_cubin, compile_kernel
 from lamina.runtime.ahead import compilers
 from lamina.spec import DType, Layout, Spec
@@ -177,6 +178,26 @@ def target(index: int = 0, offset: int = 0) -> Place:
 def scratch(offset: int = 0) -> Place:
     """An address in the workspace."""
     return Place("workspace", 0, offset)
+
+
+@dataclass(frozen=True, eq=False)
+class HostNumber(Place):
+    """A scalar on the host, which cuDNN takes by value."""
+
+    _: KW_ONLY
+    values: Array
+
+    @classmethod
+    def of(cls, value: float) -> HostNumber:
+        """A float32 number."""
+        return cls("number", values=np.full(4, value, np.float32))
+
+    def address(self, call: Call) -> int:
+        """Its address, in every call."""
+        return int(self.values.ctypes.data)
+
+    def __reduce__(self) -> tuple[Callable[[float], HostNumber], tuple[float]]:
+        return HostNumber.of, (float(self.values[0]),)
 
 
 @dataclass(frozen=True)

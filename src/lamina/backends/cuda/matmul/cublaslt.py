@@ -19,12 +19,16 @@ from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.cuda.select.target import target_of
 from lamina.c import cublaslt as c
 from lamina.cudnn import Handle
+from lamina.ops.core import Op
+from lamina.ops.primitives.pointwise import GeluTanh, Relu
 from lamina.replay.products import Descriptors, Matrices, handle_on, multiply
 from lamina.runtime import Device
 from lamina.spec import DType, Policy
 
 #: How many algorithms of one product compete.
 _MOST = 6
+#: The activations of its epilogues.
+_ACTIVATIONS: dict[type[Op], str] = {Relu: "relu", GeluTanh: "gelu"}
 #: Default limit on the bytes of workspace, if the policy sets none: NVIDIA's advice for Hopper.
 _WORKSPACE = 32 << 20
 #: cublasLtReductionScheme_t, how split-K sums are combined: in place (1), in no fixed order, or through the workspace
@@ -95,13 +99,14 @@ class Multiply:
 
 def matrices(p: Product, dtype: DType, vector: Vector, *, tf32: bool) -> Matrices | None:
     """A product in cuBLASLt's terms, or None where no epilogue of it has such steps."""
-    if vector.upper != float("inf") or (p.c_transposed and vector.bias is not None):
+    named = [_ACTIVATIONS.get(type(step)) for step in vector.activations]
+    if None in named or len(named) > 1 or (p.c_transposed and vector.bias is not None):
         return None
     swapped = (p.n, p.m, p.k, p.b_transposed, p.a_transposed, True)
     sides = (
         (p.m, p.n, p.k, False, False, False) if p.c_transposed else swapped
     )  # transposed results are column-major
-    parts = [vector.activation, "bias" if vector.bias is not None else ""]
+    parts = [*named, "bias" if vector.bias is not None else ""]
     compute = "tf32" if dtype.name == "float32" and tf32 else dtype.compute.name
     epilogue = "_".join(filter(None, parts))
     return Matrices(p.batch, *sides, dtype.name, compute, epilogue, vector.residual is not None)
