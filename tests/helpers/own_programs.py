@@ -72,7 +72,7 @@ from lamina.spec import (
 #: Their plans need cuDNN.
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
-    "joint_attention", "joint_attention_grad", "conv_norm", "data_grad_norm",
+    "joint_attention", "joint_attention_grad", "parted_attention", "conv_norm", "data_grad_norm",
     "quantized_conv", "quantized_matmul", "matmul_bias_gelu", "matmul_gelu_grad",
 }  # fmt: skip
 #: Collectives need NCCL.

@@ -16,15 +16,13 @@ three stay where they are. `rows` takes row-major operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import Any
 
-import numpy as np
-
-from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
+from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.attention import tiles, windows
 from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
+from lamina.backends.cuda.attention.parted_attention_fusion import PartedAttention
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.shape import strided_copy
@@ -36,10 +34,12 @@ from lamina.backends.cuda.launch.program import (
     Bindable,
     Copy,
     Fill,
+    HostNumber,
     Launch,
     Number,
     Place,
     Program,
+    SubPlan,
     c_type,
     constants,
     kernel_plan,
@@ -57,7 +57,6 @@ from lamina.cudnn import Graph, Tensor
 from lamina.cudnn.composed import GivenMask
 from lamina.cudnn.composed import attention as forward_steps
 from lamina.cudnn.composed import attention_grad as backward_steps
-from lamina.ops.core import Array, Op
 from lamina.ops.primitives.attention import Attention, AttentionGrad
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.reduce import Reduce
@@ -66,51 +65,12 @@ from lamina.spec import Layout, Policy, Spec, bfloat16, contiguous, dense, float
 
 #: An operand: its spec and its place.
 Term = tuple[Spec, Place]
+AnyAttention = Attention | AttentionGrad | JointAttention | JointAttentionGrad | PartedAttention
 
 #: The value of masked scores in cuDNN's graphs: low enough for a weight of zero, without causing NaN.
 _NEVER = -1e30
 #: With fewer scores, attention over features that are not a multiple of 16 bytes is left to own kernels.
 _FEWEST_SCORES = 1 << 12
-
-
-@dataclass(frozen=True)
-class PlanStep:
-    """Another plan as a step: the places of its operands, and of its workspace within the call's."""
-
-    plan: Plan
-    inputs: tuple[Place, ...]
-    outputs: tuple[Place, ...]
-    workspace: Place
-
-    def bind(self, device: Device, call: Call) -> Run:
-        """Fix the addresses."""
-        inputs, outputs = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
-        return self.plan.bind(Call(inputs, outputs, self.workspace.address(call), call.stream))
-
-    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any] | None:
-        """As data."""
-        inputs, outputs = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
-        return self.plan.recorded(Call(inputs, outputs, self.workspace.address(call)), tape)
-
-
-@dataclass(frozen=True, eq=False)
-class HostNumber(Place):
-    """A scalar on the host, which cuDNN takes by value."""
-
-    _: KW_ONLY
-    values: Array
-
-    @classmethod
-    def of(cls, value: float) -> HostNumber:
-        """A float32 number."""
-        return cls("number", values=np.full(4, value, np.float32))
-
-    def address(self, call: Call) -> int:
-        """Its address, in every call."""
-        return int(self.values.ctypes.data)
-
-    def __reduce__(self) -> tuple[Callable[[float], HostNumber], tuple[float]]:
-        return HostNumber.of, (float(self.values[0]),)
 
 
 # ------------------------------------------------------------------------------------------------------------ plans
@@ -155,7 +115,7 @@ def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, p
     if strided is None:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
     q, k, v, _, _ = strided
-    o = _like_q(specs[3], q)
+    o = like_q(specs[3], q)
     try:
         others = [s.open.fixed for s in (specs[4], *specs[6:])]
         return _gradient(op, [q, k, v, o, others[0], o, *others[1:]], device, policy)
@@ -166,19 +126,10 @@ def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, p
 def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """The plan for operands in the layouts of their specs."""
     o, *stats = op.infer(*inputs)
-    outputs = [_like_q(o, inputs[0]), *(s.fixed for s in stats)]
+    outputs = [like_q(o, inputs[0]), *(s.fixed for s in stats)]
     terms = [(s, source(i)) for i, s in enumerate(inputs)]
     targets = [(s, target(i)) for i, s in enumerate(outputs)]
-    return _chosen(
-        op,
-        inputs,
-        outputs,
-        terms,
-        lambda: _forward_formulations(op, terms, targets, device, policy),
-        lambda: _plain_forward(op, terms, targets),
-        device,
-        policy,
-    )
+    return chosen(op, inputs, outputs, terms, targets, device, policy)
 
 
 def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
@@ -188,16 +139,7 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
     outputs = [full(s, x.physical) for s, x in zip(found, (*inputs[:3], *bias), strict=False)]
     terms = [(s, source(i)) for i, s in enumerate(inputs)]
     targets = [(s, target(i)) for i, s in enumerate(outputs)]
-    return _chosen(
-        op,
-        inputs,
-        outputs,
-        terms,
-        lambda: _backward_formulations(op, terms, targets, device, policy),
-        lambda: _plain_backward(op, terms, targets, device, policy),
-        device,
-        policy,
-    )
+    return chosen(op, inputs, outputs, terms, targets, device, policy)
 
 
 def _joint_attention(
@@ -208,18 +150,9 @@ def _joint_attention(
         return _apart(op, joint, more, device, policy)
     terms = [*_parts(joint, source), *((s, source(1 + i)) for i, s in enumerate(more))]
     o, *stats = op.infer(joint, *more)
-    outputs = [_like_q(o, terms[0][0]), *(s.fixed for s in stats)]
+    outputs = [like_q(o, terms[0][0]), *(s.fixed for s in stats)]
     targets = [(s, target(i)) for i, s in enumerate(outputs)]
-    return _chosen(
-        op,
-        [joint, *more],
-        outputs,
-        terms,
-        lambda: _forward_formulations(op.unfused, terms, targets, device, policy),
-        lambda: _plain_forward(op.unfused, terms, targets),
-        device,
-        policy,
-    )
+    return chosen(op, [joint, *more], outputs, terms, targets, device, policy)
 
 
 def _joint_gradient(
@@ -230,23 +163,14 @@ def _joint_gradient(
     parts = _parts(joint, source)
     (q, _), *_ = parts
     o, stats = Attention(op.scale, op.causal, stats=True).infer(*(s.open for s, _ in parts))
-    o, stats = _like_q(o, q), stats.fixed
+    o, stats = like_q(o, q), stats.fixed
     others = [o, stats, o, *more]
     if joint.numel and not _aligned(joint):
         return _apart(op, joint, others, device, policy)
     terms = [*parts, *((s, source(1 + i)) for i, s in enumerate(others))]
     _, *dbias = (s.fixed for s in op.infer(joint, *others))
     targets = [*_parts(joint, target), *((s, target(1 + i)) for i, s in enumerate(dbias))]
-    return _chosen(
-        op,
-        [joint, *others],
-        [joint, *dbias],
-        terms,
-        lambda: _backward_formulations(op.unfused, terms, targets, device, policy),
-        lambda: _plain_backward(op.unfused, terms, targets, device, policy),
-        device,
-        policy,
-    )
+    return chosen(op, [joint, *others], [joint, *dbias], terms, targets, device, policy)
 
 
 def _apart(
@@ -270,38 +194,40 @@ def _apart(
     if isinstance(op, JointAttentionGrad):
         found[:1] = copies[3:]
         back = [Copy(target(0, i * part.nbytes), copies[3 + i], part.nbytes) for i in range(3)]
-    steps: list[Bindable] = [*own, PlanStep(plan, inputs, tuple(found), scratch(end)), *back]
+    steps: list[Bindable] = [*own, SubPlan(plan, inputs, tuple(found), end), *back]
     return kernel_plan(device, [joint, *others], made, steps, label=op.name, workspace=end + plan.workspace)
 
 
-def _chosen(
-    op: Op,
+def chosen(
+    op: AnyAttention,
     inputs: Sequence[Spec],
     outputs: Sequence[Spec],
     terms: Sequence[Term],
-    formulations: Callable[[], Sequence[Formulation]],
-    plain: Callable[[], tuple[Sequence[Bindable], int] | None],
+    targets: Sequence[Term],
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The best formulation; zeros where there are no keys. terms: begin with q, k and v.
-
-    plain: own kernels for arbitrary addresses, and their scratch memory, where some support the operands.
-    """
+    """The best formulation; zeros where there are no keys. terms: begin with q, k and v."""
     (q, _), (k, _), (v, _) = terms[:3]
     if any(s.numel == 0 for s in (q, k, v)):
         zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]
         return kernel_plan(device, inputs, outputs, zeros, label=op.name)
-    products = 2 if isinstance(op, Attention | JointAttention) else 5
-    steps, room = plain() or ((), 0)
+    unfused = op if isinstance(op, Attention | AttentionGrad) else op.unfused
+    if isinstance(unfused, Attention):
+        products, plain = 2, _plain_forward(unfused, terms, targets)
+        formulations = _forward_formulations(unfused, terms, targets, device, policy)
+    else:
+        products, plain = 5, _plain_backward(unfused, terms, targets, device, policy)
+        formulations = _backward_formulations(unfused, terms, targets, device, policy)
+    steps, room = plain or ((), 0)
     problem = Problem(
         key=f"{op} {', '.join(map(str, inputs))}",
         label=op.name,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        formulations=tuple(replace(one, scratch=max(one.scratch, room)) for one in formulations()),
+        formulations=tuple(replace(one, scratch=max(one.scratch, room)) for one in formulations),
         plain=tuple(steps),
-        kind=str(op),
+        kind=f"parted {unfused}" if isinstance(op, PartedAttention) else str(op),
         flops=products * (q.shape[3] + v.shape[3]) * float(prod(q.shape[:3]) * k.shape[2]),
     )
     return choose(problem, device, policy)
@@ -493,7 +419,7 @@ def _strided(specs: Sequence[Spec]) -> list[Spec] | None:
     return None if all(s.physical == contiguous(s.shape) for s in found) else found
 
 
-def _like_q(o: Spec, q: Spec) -> Spec:
+def like_q(o: Spec, q: Spec) -> Spec:
     """o [B, H, S, E], dense, with the axis order of q."""
     return full(o, dense(o.shape, memory_order(q.shape, q.physical.strides)))
 
@@ -668,7 +594,7 @@ class _Steps:
 
     def plan(self, plan: Plan, inputs: Sequence[Place], output: Place) -> None:
         """Another plan."""
-        self.steps.append(PlanStep(plan, tuple(inputs), (output,), self.temporary(plan.workspace)))
+        self.steps.append(SubPlan(plan, tuple(inputs), (output,), self.temporary(plan.workspace).offset))
 
     def product(self, op: Matmul, a: Term, b: Term, out: Place) -> None:
         """A matrix product."""

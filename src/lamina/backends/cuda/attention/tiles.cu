@@ -9,8 +9,8 @@
 //
 // Constants: PASS (0 to 3: which of them), LINES, T, HEADS, QUERIES, KEYS, D (features of q and k), E (of v), SCALE,
 // CAUSAL, BIAS, STATS, DROPS with GROWTH, CROOKED (addresses may be any), and steps in elements along B, H and S, of the
-// bias along T too: Q_, K_, V_, O_ (o and do), BIAS_. Statistics, sums, the mask of dropout and the bias' gradient are
-// row-major. OVER_B, OVER_H: batch entries and heads that have one bias; BIASES: how many there are; EACH: matrices of a
+// bias along T too: Q_, K_, V_, O_ (o and do), DQ_, DK_, DV_, BIAS_. Statistics, sums, the mask of dropout and the bias'
+// gradient are row-major. OVER_B, OVER_H: batch entries and heads that have one bias; BIASES: how many there are; EACH: matrices of a
 // part of its gradient, of which there are several [parts, BIASES, QUERIES, KEYS] where blocks would be few.
 #define THREADS (LINES * 2)
 #include "attention.cuh"
@@ -270,7 +270,7 @@ attention_tiles_queries(const T *q, const T *k, const T *v, const T *o, const T 
         narrowed(scaled, slope);
         add_product<D, STEP_D>(sums, scaled, keys);
     }
-    put<D>(dq + at.b * Q_B + at.h * Q_H, Q_S, first, QUERIES, sums);
+    put<D>(dq + at.b * DQ_B + at.h * DQ_H, DQ_S, first, QUERIES, sums);
 }
 
 #endif
@@ -340,8 +340,8 @@ attention_tiles_keys(const T *q, const T *k, const T *v, const T *g, const T *bi
         add_product<D, STEP_D>(of_keys, scaled, queries);
         numbers[next % 2][threadIdx.x % (2 * COLUMNS)] = number;
     }
-    put<D>(dk + at.b * K_B + at.h * K_H, K_S, first, KEYS, of_keys);
-    put<E>(dv + at.b * V_B + at.h * V_H, V_S, first, KEYS, of_values);
+    put<D>(dk + at.b * DK_B + at.h * DK_H, DK_S, first, KEYS, of_keys);
+    put<E>(dv + at.b * DV_B + at.h * DV_H, DV_S, first, KEYS, of_values);
 }
 #else  // rows are queries, and a block takes the same tile of one matrix after the other
 

@@ -93,7 +93,8 @@ def backward(
     bias, mask = op.parted(more)
     lines = _lines(terms), _FEW, _FEW
     first, second, third = (
-        text_of(op, terms, g[0], bias, aligned, PASS=n, LINES=lines[n - 1], STATS=0) for n in (1, 2, 3)
+        text_of(op, terms, g[0], bias, aligned, targets, PASS=n, LINES=lines[n - 1], STATS=0)
+        for n in (1, 2, 3)
     )
     beside = [place for _, place in (*(bias or [q]), *(mask or [q]))]
     (_, dq), (_, dk), (_, dv) = targets[:3]

@@ -4,7 +4,7 @@
 // Constants: T, HEADS, BATCH, QUERIES, KEYS, D (features of q and k), E (of v), SCALE, CAUSAL, BIAS, STATS, DROPS with
 // GROWTH, GRADIENT, SLOPES (that of the bias is asked for), TURNS (batch entries that a block takes one after the
 // other), CROOKED (addresses may be any), and steps in elements along B, H and S, of the bias along T too: Q_, K_, V_,
-// O_ (o and do), BIAS_. Statistics, the mask of dropout and the gradient of the bias are row-major.
+// O_ (o and do), DQ_, DK_, DV_, BIAS_. Statistics, the mask of dropout and the gradient of the bias are row-major.
 #define THREADS ((QUERIES + 15) / 16 * 32)
 #include "attention.cuh"
 
@@ -148,7 +148,7 @@ attention_windows_grad(const T *q, const T *k, const T *v, const T *g, const T *
         narrowed(scaled, slope);
         f32 sums[WHOLE(D) / 8][4] = {};
         add_product<D, STEP_D>(sums, scaled, columns);
-        put<D>(dq + b * Q_B + h * Q_H, Q_S, first, QUERIES, sums);
+        put<D>(dq + b * DQ_B + h * DQ_H, DQ_S, first, QUERIES, sums);
         __syncthreads();
         REPEAT(n, TILES / 2) REPEAT(i, 4) {
             const int at = (first + lane / 4 + i % 2 * 8) * STEP_N + n * 16 + i / 2 * 8 + lane % 4 * 2;
@@ -166,8 +166,8 @@ attention_windows_grad(const T *q, const T *k, const T *v, const T *g, const T *
             f32 of_keys[WHOLE(D) / 8][4] = {}, of_values[WHOLE(E) / 8][4] = {};
             add_product<D, STEP_D>(of_keys, of_slopes, rows);
             add_product<E, STEP_E>(of_values, of_weights, grads);
-            put<D>(dk + b * K_B + h * K_H, K_S, c, KEYS, of_keys);
-            put<E>(dv + b * V_B + h * V_H, V_S, c, KEYS, of_values);
+            put<D>(dk + b * DK_B + h * DK_H, DK_S, c, KEYS, of_keys);
+            put<E>(dv + b * DV_B + h * DV_H, DV_S, c, KEYS, of_values);
         }
     }
 #if SLOPES

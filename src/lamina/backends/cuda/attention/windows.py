@@ -104,7 +104,8 @@ def backward(
     summed = [t for t, _ in bias] if op.bias_grad else []
     turns = _turns(batch, heads, device) if summed and summed[0].shape[0] == 1 else 1
     parts = Spec((ceil(batch / turns), heads, queries, k[0].shape[2]), q[0].dtype).fixed
-    text = text_of(op, terms, g[0], bias, aligned, GRADIENT=1, STATS=0, SLOPES=len(summed), TURNS=turns)
+    flags = {"GRADIENT": 1, "STATS": 0, "SLOPES": len(summed), "TURNS": turns}
+    text = text_of(op, terms, g[0], bias, aligned, targets, **flags)
     steps: list[Bindable] = []
     slopes, size = q[1], 0
     if summed:
@@ -140,9 +141,10 @@ def text_of(
     o: Spec,
     bias: Sequence[Term],
     aligned: bool,
+    gradients: Sequence[Term] = (),
     **flags: int,
 ) -> str:
-    """The constants of the kernels."""
+    """The constants of the kernels. gradients: those of q, k and v, if the kernels make these."""
     (q, _), (k, _), (v, _) = terms[:3]
     batch, heads, queries, d = q.shape
     scores = (batch, heads, queries, k.shape[2])
@@ -152,6 +154,8 @@ def text_of(
         CROOKED=int(not aligned), **flags,
     )  # fmt: skip
     for name, spec in zip("QKVO", (q, k, v, o), strict=True):
+        text += _strides(name, "BHS", spec.physical.strides[:3])
+    for name, (spec, _) in zip(("DQ", "DK", "DV"), gradients, strict=False):
         text += _strides(name, "BHS", spec.physical.strides[:3])
     return text + _strides("BIAS", "BHST", broadcast_strides(bias[0][0], scores) if bias else (0, 0, 0, 0))
 
