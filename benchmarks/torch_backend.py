@@ -1,13 +1,15 @@
-"""An unchanged PyTorch training loop: eager, torch.compile, `backend="lamina"`, and the network converted.
+"""An unchanged PyTorch training loop, or inference: eager, torch.compile, `backend="lamina"`, and the network converted.
 
     python -m benchmarks.torch_backend [--device cpu] [--only resnet18 lstm] [--ways eager lamina] [--out FOLDER]
     python -m benchmarks.torch_backend --device cuda --ahead 16
     python -m benchmarks.torch_backend --device cuda --only torchvision/regnet_y_400mf timm/mixer_b16_224 --batch 64
+    python -m benchmarks.torch_backend --device cuda --infer --batch 1 --ways reduce-overhead converted
 
-A step is forward pass, loss, backward pass and SGD with momentum, on a GPU under bf16 autocast. Each network in each
+A step is forward pass, loss, backward pass and SGD with momentum, on a GPU under bf16 autocast; with `--infer` it is
+the forward pass alone, on a GPU with everything in bf16. Each network in each
 way has a process of its own; `--ahead` of them are prepared concurrently (which counts in their
 first steps), then each is timed while the others wait, network by network. A time is the median of rounds.
-`converted` is `lamina.convert.from_torch` with `lamina.train_step`. A way that fails has its error in place of a
+`converted` is `lamina.convert.from_torch` with `lamina.train_step`, or a `Predictor`. A way that fails has its error in place of a
 time. The network `small` is pure overhead. Batches are small on a CPU, and those of the literature on a GPU. The
 result file is written after every group of processes.
 """
@@ -336,6 +338,8 @@ def in_pytorch(way: str, model: nn.Module, batch: Batch) -> Callable[[], Any]:
     backend: dict[str, Any] = {"compile": {}, "reduce-overhead": {"mode": "reduce-overhead"}}.get(way, {})
     backend = {"backend": lamina} if way == "lamina" else backend
     run = model if way == "eager" else torch.compile(model, **backend)
+    if not model.training:
+        return lambda: torch.no_grad()(run)(batch[0])
     return looped(run, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9), batch)
 
 
@@ -359,9 +363,23 @@ def converted(model: nn.Module, batch: Batch) -> Callable[[], Any]:
     x, labels = batch
     precision = "bf16" if x.is_cuda else "fp32"
     net = convert.from_torch(model, x)
+    if not model.training:
+        predictor, given = lm.infer.Predictor(net, device=str(x.device), precision=precision), lm.tensor(x)
+        return lambda: predictor(given)
     rule = optim.SGD(lr=1e-3, momentum=0.9)
     step = lm.train_step(net, ops.cross_entropy, rule, device=str(x.device), precision=precision)
     return lambda: step(x, labels)
+
+
+def in_bfloat16(batch: Batch) -> Batch:
+    """Floating point inputs rounded, token ids as they are."""
+    x, labels = batch
+    return x.bfloat16() if x.is_floating_point() else x, labels
+
+
+def finished(result: Any) -> float:
+    """An element of a loss or an output of either library, which its device has then computed."""
+    return float(result.reshape(-1)[0])
 
 
 def worker(line: Connection, name: str, way: str, given: argparse.Namespace) -> None:
@@ -373,15 +391,17 @@ def worker(line: Connection, name: str, way: str, given: argparse.Namespace) -> 
         torch.set_num_threads(given.threads)
     network, device = Network.named(name), given.device
     torch.manual_seed(0)
-    model = network.make().to(device).train()
+    model = network.make().to(device).train(not given.infer)
     batch = network.batch(device, given.batch)
+    if given.infer and device == "cuda":
+        model, batch = model.bfloat16(), in_bfloat16(batch)
     begin = time.perf_counter()
     try:
         step = converted(model, batch) if way == "converted" else in_pytorch(way, model, batch)
-        float(step())
+        finished(step())
         line.send(time.perf_counter() - begin)
         for _ in range(3):
-            float(step())
+            finished(step())
         while seconds := line.recv():
             line.send(timed(step, seconds))
     except EOFError:
@@ -463,13 +483,13 @@ def measured(cases: list[tuple[str, str]], given: argparse.Namespace) -> list[Ca
 
 
 def timed(step: Callable[[], Any], seconds: float) -> float:
-    """Seconds of one step, of as many as fill the time; the last one's loss is synchronized."""
+    """Seconds of one step, of as many as fill the time; the last one's result is synchronized."""
     calls, begin = 0, time.perf_counter()
     while True:
-        loss = step()
+        result = step()
         calls += 1
         if time.perf_counter() - begin > seconds:
-            float(loss)
+            finished(result)
             return (time.perf_counter() - begin) / calls
 
 
@@ -484,6 +504,7 @@ def main() -> None:
         "--only", nargs="*", default=list(NETWORKS), help="names of NETWORKS, or torchvision/..., timm/..."
     )
     parser.add_argument("--batch", type=int, default=None, help="samples of a step")
+    parser.add_argument("--infer", action="store_true", help="the forward pass in inference mode")
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a round of one way")
@@ -509,7 +530,7 @@ def main() -> None:
             found["ms"][case.way] = case.ms
             if case.first_s is not None:
                 found["first_s"][case.way] = round(case.first_s, 2)
-        path = write(f"torch_backend_{given.device}", record, given.out)
+        path = write(f"torch_{'inference' if given.infer else 'backend'}_{given.device}", record, given.out)
     print(path)
 
 
