@@ -1,4 +1,4 @@
-"""An unchanged PyTorch training loop, or inference: eager, torch.compile, `backend="lamina"`, and the network converted.
+"""An unchanged PyTorch training loop or inference: eager, torch.compile, `backend="lamina"`, the network converted.
 
     python -m benchmarks.torch_backend [--device cpu] [--only resnet18 lstm] [--ways eager lamina] [--out FOLDER]
     python -m benchmarks.torch_backend --device cuda --ahead 16
@@ -9,9 +9,9 @@ A step is forward pass, loss, backward pass and SGD with momentum, on a GPU unde
 the forward pass alone, on a GPU with everything in bf16. Each network in each
 way has a process of its own; `--ahead` of them are prepared concurrently (which counts in their
 first steps), then each is timed while the others wait, network by network. A time is the median of rounds.
-`converted` is `lamina.convert.from_torch` with `lamina.train_step`, or a `Predictor`. A way that fails has its error in place of a
-time. The network `small` is pure overhead. Batches are small on a CPU, and those of the literature on a GPU. The
-result file is written after every group of processes.
+`converted` is `lamina.convert.from_torch` with `lamina.train_step` or a `Predictor`. A way that fails has its error
+in place of a time. The network `small` is pure overhead. Batches are small on a CPU, and those of the literature on a
+GPU. The result file is written after every group of processes.
 """
 
 from __future__ import annotations
