@@ -900,6 +900,32 @@ class Settings:
     dtype: Any = lm.float32
 
 
+@dataclass(frozen=True)
+class Listed:
+    """It has a hash function that fails."""
+
+    names: list[str]
+
+
+@dataclass
+class Changing:
+    """Its fields may be assigned, so that it has no hash."""
+
+    factor: float
+    part: Any = None
+
+
+def test_records_that_may_change_are_told_by_their_fields() -> None:
+    x, compiled = array(3), lm.jit(lambda x, record: (x * record.factor, record))
+    record = Changing(2.0)
+    for factor in (2.0, 3.0, 2.0):
+        record.factor = factor
+        found, given = compiled(x, record)
+        np.testing.assert_allclose(found.numpy(), x * factor)
+        assert given == record
+    assert compiled(x, Changing(1.0, Settings(3)))[1].part == Settings(3)
+
+
 def test_dataclasses_without_tensors_stay_whole() -> None:
     def scaled(x: Any, settings: Settings) -> Any:
         assert settings.dtype is lm.float32
@@ -908,8 +934,17 @@ def test_dataclasses_without_tensors_stay_whole() -> None:
     x, compiled = array(3), lm.jit(scaled)
     for factor in (2, 3, 2):
         np.testing.assert_allclose(compiled(x, Settings(factor)).numpy(), x * factor)
-    with pytest.raises(TypeError, match=r"args\[1\] is a Outputs: .* dict or dataclass of such"):
-        compiled(x, Outputs(1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"args\[1\] is a Listed: .* dict or dataclass of such"):
+        compiled(x, Listed([]))  # type: ignore[arg-type]
+
+
+def test_dtypes_among_results_are_the_same_objects() -> None:
+    x = lm.ones(2)
+    _, given = lm.jit(lambda x, record: ({"x": x, "dtype": x.dtype}, record))(x, Changing(1.0, lm.int8))
+    assert given.part is lm.int8
+    assert lm.jit(lambda x: (x, x.dtype))(x)[1] is lm.float32
+    assert lm.vmap(lambda x: (x, x.dtype))(x)[1] is lm.float32
+    assert lm.grad(lambda x: (ops.sum(x), x.dtype), has_aux=True)(x)[1] is lm.float32
 
 
 def test_slices_among_arguments() -> None:

@@ -421,7 +421,7 @@ class _Arguments:
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
         """Positional and named arguments."""
-        return cls(*_tree.flatten((args, kwargs), is_plain_record, open_dataclasses=True))
+        return cls(*_tree.flatten((args, kwargs), _is_static, open_dataclasses=True))
 
     @property
     def arrays(self) -> list[Any]:
@@ -453,6 +453,12 @@ class _Arguments:
                 "dict or dataclass of such, or a hashable value that stays fixed"
             ) from None
         return type(x), repr(x) if isinstance(x, float) else x  # 0.0 equals -0.0, NaN not itself
+
+
+def _is_static(x: Any) -> bool:
+    """Whether a container stays as it is: a hashable record without tensors. One that is not is opened: its fields
+    tell a changed one."""
+    return is_plain_record(x) and type(x).__hash__ is not None
 
 
 def _name(fn: Callable[..., Any]) -> str:

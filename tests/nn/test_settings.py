@@ -77,6 +77,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "field": lambda net: setattr(net.config, "scale", 3.0),
     "NumPy's number": lambda net: setattr(net, "weight", np.float32(4)),
     "array": lambda net: setattr(net, "rows", np.full(3, 2, np.float32)),
+    "array's element": lambda net: net.rows.fill(2.0),
     "entry": lambda net: net.named.update(factor=3.0),
     "hook": lambda net: net.inner.register_forward_hook(lambda m, given, y: y * 3),
 }

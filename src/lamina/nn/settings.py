@@ -25,6 +25,7 @@ from lamina.graph.ir.surroundings import (
     SettledGuard,
     comparable,
     is_container,
+    is_small_array,
 )
 from lamina.nn.parameter import settings_version
 from lamina.ops.core import Operand
@@ -75,12 +76,12 @@ _CALLED = ("forward",)
 
 def _is_told(value: Any) -> bool:
     """Whether `Module.__setattr__` observes every change of it: it cannot change otherwise."""
-    return isinstance(value, (*PLAIN, tuple, np.generic, np.ndarray, Operand, FunctionType))
+    return isinstance(value, (*PLAIN, tuple, np.generic, Operand, FunctionType))
 
 
 def _may_change(value: Any) -> bool:
     """Whether its contents may change unobserved."""
-    return is_container(value) or isinstance(value, tuple)
+    return is_container(value) or isinstance(value, tuple) or is_small_array(value)
 
 
 class SameModules(SettledGuard):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -12,18 +11,21 @@ import numpy as np
 from lamina.spec.errors import DTypeError
 
 
-@dataclass(frozen=True, eq=False)
 class DType:
     """One element type: name as in NumPy, short form as printed in specs, bytes per element.
 
-    There is one object per type, so that comparing them, and specs with them, is cheap.
+    There is one object per type, so that comparing them, and specs with them, is cheap. It is no dataclass, whose
+    fields a tree of results would be made again of.
     """
 
-    name: str
-    short: str
-    itemsize: int
-    kind: str  # 'f' float, 'i' signed, 'u' unsigned, 'b' bool
-    numpy: np.dtype[Any] = field(repr=False)
+    __slots__ = ("__weakref__", "itemsize", "kind", "name", "numpy", "short")
+
+    def __init__(self, name: str, short: str, itemsize: int, kind: str, numpy: np.dtype[Any]) -> None:
+        self.name: Final = name
+        self.short: Final = short
+        self.itemsize: Final = itemsize
+        self.kind: Final = kind  # 'f' float, 'i' signed, 'u' unsigned, 'b' bool
+        self.numpy: Final = numpy
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return as_dtype, (self.name,)

@@ -96,8 +96,29 @@ def test_a_guard_tells_values_that_are_exchanged_and_containers_that_are_filled(
     assert not guard()
     table[1] = {"a": 2}
     assert guard()
-    array = np.zeros(3)  # equal, and another one
+    array = np.zeros(3)  # another one, and equal
+    assert guard()
+    array[1] = 1.0
     assert not guard()
+    array[1] = 0.0
+    assert guard()
+    array = np.zeros(3, np.float32)
+    assert not guard()
+
+
+def test_arrays_in_containers_are_compared_by_their_contents() -> None:
+    table: dict[str, Any] = {"masks": [np.array([True, np.nan])], "large": np.zeros(2**18)}
+
+    def function() -> Any:
+        return table
+
+    guard = SameSurroundings(reads_of(function))
+    table["large"][0] = 1.0  # 2 MiB: not looked at
+    assert guard()
+    table["masks"][0][0] = 2.0
+    assert not guard()
+    table["masks"][0] = np.array([True, np.nan])
+    assert guard()
 
 
 def test_what_changed_while_it_was_traced_is_dropped() -> None:
@@ -135,6 +156,8 @@ def test_variables_may_be_missing() -> None:
         ((1, 2), [1, 2], False), ({"a": [1.0]}, {"a": [1.0]}, True), (np.float32(1), 1.0, True),
         (SimpleNamespace(a=1), SimpleNamespace(a=1), True), (SimpleNamespace(a=1), SimpleNamespace(a=2), False),
         ([object], [object], True), (object(), object(), False),
+        (np.arange(3), np.arange(3), True), (np.arange(3), np.arange(3.0), False),
+        (np.ones(2), np.ones((2, 1)), False), (np.array([object()]), np.array([object()]), False),
     ],
 )  # fmt: skip
 def test_what_is_compared_by_value_and_what_by_identity(one: Any, other: Any, same: bool) -> None:

@@ -40,6 +40,8 @@ from lamina.ops.core import Operand
 PLAIN = (bool, int, float, complex, str, bytes, type(None), Enum)
 #: Larger containers are not checked in each call; nor are values nested deeper.
 LARGEST, DEEPEST = 256, 8
+#: Bytes of larger NumPy arrays are not compared in each call (these take some 25 µs), only which array it is.
+_LARGEST_ARRAY = 2**18
 
 
 class Itself:
@@ -72,13 +74,20 @@ def has_fields(value: Any) -> bool:
     return issubclass(kind, SimpleNamespace) or (is_dataclass(kind) and hasattr(value, "__dict__"))
 
 
+def is_small_array(value: Any) -> bool:
+    """Whether it is a NumPy array of numbers whose contents are compared: it may be written at any time."""
+    return isinstance(value, np.ndarray) and value.nbytes <= _LARGEST_ARRAY and not value.dtype.hasobject
+
+
 def comparable(value: Any, depth: int = 0) -> Hashable:
-    """A key to compare a value with its later state: numbers, strings and containers by contents, others by
+    """A key to compare a value with its later state: numbers, strings, arrays and containers by contents, others by
     `Itself`."""
     if isinstance(value, PLAIN):
         return type(value), repr(value) if isinstance(value, float) else value  # NaN is not equal to itself
     if isinstance(value, np.generic):
         return comparable(value.item(), depth)
+    if is_small_array(value):
+        return type(value), (value.dtype, value.shape, value.tobytes())
     if isinstance(value, _OPEN) and len(value) > LARGEST:
         return Itself(value), len(value)
     if depth < DEEPEST:
@@ -203,7 +212,8 @@ class SameSurroundings(SettledGuard):
 
 
 class _KeptRead(NamedTuple):
-    """A variable with its previous value: the object, the contents of its containers, and its key for comparison."""
+    """A variable with its previous value: the object, the contents of its containers and arrays, and its key for
+    comparison."""
 
     read: Read
     value: Any
@@ -312,14 +322,16 @@ def _entries_in(found: Hashable) -> dict[Hashable, Hashable]:
     return dict(inner) if kind is dict and isinstance(inner, tuple) else {}
 
 
-#: The containers in a value, with their contents.
-Snapshot: TypeAlias = list[tuple[Any, tuple[Any, ...]]]
+#: The containers and arrays in a value, with their contents.
+Snapshot: TypeAlias = list[tuple[Any, tuple[Any, ...] | bytes]]
 
 
 def _snapshot(value: Any, seen: dict[int, Any]) -> Snapshot:
-    if id(value) in seen or not (is_container(value) or isinstance(value, tuple)):
+    if id(value) in seen or not (is_container(value) or isinstance(value, tuple) or is_small_array(value)):
         return []
     seen[id(value)] = value
+    if isinstance(value, np.ndarray):
+        return [(value, value.tobytes())]
     entries = _entries_of(value)
     return [(value, entries), *(part for x in entries for part in _snapshot(x, seen))]
 
@@ -331,7 +343,9 @@ def _entries_of(container: Any) -> tuple[Any, ...]:
     return (*held, *held.values())
 
 
-def _holds(container: Any, entries: tuple[Any, ...]) -> bool:
+def _holds(container: Any, entries: tuple[Any, ...] | bytes) -> bool:
+    if isinstance(entries, bytes):
+        return bool(container.tobytes() == entries)
     now = _entries_of(container)
     return len(now) == len(entries) and all(map(is_, now, entries))
 
