@@ -53,6 +53,22 @@ def test_nodes_stand_behind_those_that_make_what_they_read() -> None:
     assert read_by(body_of_graph(proto).steps[-1]) == {"c", "late"}
 
 
+def test_outputs_that_nothing_reads_are_omitted() -> None:
+    make, info = helper.make_node, helper.make_tensor_value_info
+    then = helper.make_graph([make("Neg", ["mask"], ["a"])], "then", [], [info("a", 1, None)])
+    nodes = [
+        make("MaxPool", ["x"], ["y", "places"]),
+        make("Dropout", ["y"], ["z", "mask"]),
+        make("LayerNormalization", ["z", "s"], ["unread", "mean", "deviation"]),
+        make("If", ["c"], ["b"], then_branch=then, else_branch=then),
+    ]
+    inputs = [info(n, 1, None) for n in ("x", "s", "c")]
+    body = body_of_graph(helper.make_graph(nodes, "g", inputs, [info(n, 1, None) for n in ("b", "mean")]))
+    assert [step.outputs for step in body.steps] == [("y", ""), ("z", "mask"), ("unread", "mean", ""), ("b",)]
+    function = helper.make_function("own", "F", ["x"], ["z"], nodes[:2], [helper.make_opsetid("", 17)])
+    assert [step.outputs for step in body_of_function(function).steps] == [("y", ""), ("z", "")]
+
+
 def test_nodes_in_a_circle_stay() -> None:
     nodes = [helper.make_node("Neg", ["b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
     graph = model(nodes, {"x": (1,)}, {"b": (1,)})

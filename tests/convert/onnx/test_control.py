@@ -125,6 +125,11 @@ def test_a_loop_without_a_bound_runs_op_by_op_and_says_so_when_it_is_compiled() 
     assert each(x)[1].shape == (4, 2)
     with pytest.raises(OnnxError, match="Loop: with a result for each run the condition"):
         lm.jit(each)(x)
+    unread = _halving(6, each=onnx.helper.make_node("Identity", ["b"], ["each"]))
+    del unread.graph.output[1]
+    net = lm.convert.from_onnx(unread)
+    for run in (net, lm.jit(net)):
+        np.testing.assert_array_equal(run(x).numpy(), [0.375, 0.375])
 
 
 def test_a_condition_that_numbers_decide_chooses_between_both_branches() -> None:

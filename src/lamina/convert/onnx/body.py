@@ -83,11 +83,12 @@ def body_of_graph(proto: onnx.GraphProto, external: External | None = None) -> B
         steps = tuple(
             replace(s, declared={i: codes[n] for i, n in enumerate(s.inputs) if n in codes}) for s in steps
         )
+    outputs = tuple(v.name for v in proto.output)
     return Body(
         tuple(v.name for v in proto.input),
-        tuple(v.name for v in proto.output),
+        outputs,
         {t.name: (widened if t.name in codes else tensor)(t, external) for t in proto.initializer} | sparse,
-        steps,
+        _without_unread(steps, outputs),
         {},
     )
 
@@ -107,7 +108,20 @@ def _readers(steps: Sequence[OnnxStep]) -> dict[str, list[OnnxStep]]:
 def body_of_function(proto: onnx.FunctionProto, external: External | None = None) -> Body:
     """A function of the model."""
     defaults = {a.name: _value(a, external) for a in proto.attribute_proto}
-    return Body(tuple(proto.input), tuple(proto.output), {}, _steps(proto.node, external), defaults)
+    outputs = tuple(proto.output)
+    steps = _without_unread(_steps(proto.node, external), outputs)
+    return Body(tuple(proto.input), outputs, {}, steps, defaults)
+
+
+def _without_unread(steps: Sequence[OnnxStep], outputs: Sequence[str]) -> tuple[OnnxStep, ...]:
+    """The steps, as if the file omitted the outputs that nothing reads (except a node's first, by which it is known):
+    exporters name statistics, masks and indices that nobody needs, and some take longer or cannot be compiled."""
+    read = {*outputs}.union(*map(read_by, steps))
+    found = []
+    for step in steps:
+        kept = (*step.outputs[:1], *(n if n in read else "" for n in step.outputs[1:]))
+        found.append(step if kept == step.outputs else replace(step, outputs=kept))
+    return tuple(found)
 
 
 def _steps(nodes: Sequence[onnx.NodeProto], external: External | None) -> tuple[OnnxStep, ...]:

@@ -69,17 +69,17 @@ def loop(node: OnnxNode) -> Any:
 def _masked_loop(node: OnnxNode, most: Any, count: int, goes: Any, carried: list[Any]) -> list[Any]:
     """The iterations from `count` on of a loop whose condition is known only at run time: it selects between values.
 
-    Outputs per iteration would have as many rows as there were iterations: they are not supported.
+    Outputs per iteration would have as many rows as there were iterations: they are not supported if they are read.
     """
     body = node.needed("body")
-    if most is None or most > _MOST_MASKED or len(body.outputs) > 1 + len(carried):
-        per_run = len(body.outputs) > 1 + len(carried)
+    per_run = any(node.asks(i) for i in range(len(carried), len(node.outputs)))
+    if most is None or most > _MOST_MASKED or per_run:
         why = "a result for each run" if per_run else f"more than {_MOST_MASKED} runs"
         raise node.unknown(f"with {why} the condition", body.outputs[0])
     goes = ops.reshape(goes, ())
     for i in range(count, int(most)):
         made = node.run_graph(body, [as_tensor(np.array(i)), goes, *carried])
-        carried = _chosen(node, goes, made[1:], carried)
+        carried = _chosen(node, goes, made[1 : 1 + len(carried)], carried)
         goes = ops.logical_and(goes, ops.reshape(made[0], ()))
     return carried
 
