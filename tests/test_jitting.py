@@ -5,6 +5,7 @@ import re
 import threading
 import warnings
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -901,6 +902,13 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Nested:
+    """A record within a record."""
+
+    part: Settings
+
+
+@dataclass(frozen=True)
 class Listed:
     """It has a hash function that fails."""
 
@@ -1184,3 +1192,53 @@ def test_counts_that_nothing_goes_by_are_not_warned_of() -> None:
         scale = 3.0  # of others
         counting(array(3, 3))
     assert (calls, log["calls"], seen[0], counter.calls) == (2, 2, 2, 2)
+
+
+class Unopened:
+    """An object with an attribute, no container."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+@pytest.mark.parametrize("container", [Unopened, lambda x: deque([x])])
+def test_objects_that_hide_traced_values_are_refused(container: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"jit: result\['y'\] is a .* holds traced values: return them as tensors"
+    ):
+        lm.jit(lambda x: {"y": container(x * 2)})(array(2))
+    held = container(3)
+    assert lm.jit(lambda x: (x, held))(array(2))[1] is held
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        Settings,
+        lambda n: Nested(Settings(n)),
+        lambda n: (Settings(n),),
+        lambda n: frozenset([n]),
+        lambda n: {n: 0},
+    ],
+)
+def test_equal_values_of_other_types_have_their_own_programs(held: Any) -> None:
+    def scaled(x: Any, given: Any) -> Any:
+        part = given.part if isinstance(given, Nested) else given[0] if isinstance(given, tuple) else given
+        return x * (part.factor if isinstance(part, Settings) else next(iter(part)))
+
+    x, compiled = lm.tensor([3, 4]), lm.jit(scaled)
+    for factor in (2, 2.0, 1, True, 1.0, 2):
+        found, wanted = compiled(x, held(factor)), scaled(x, held(factor))
+        assert found.dtype is wanted.dtype
+        assert found.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("held", [lambda n: n, Settings, lambda n: Nested(Settings(n))])
+def test_zeros_of_two_signs_have_their_own_programs(held: Any) -> None:
+    def scaled(x: Any, given: Any) -> Any:
+        part = given.part if isinstance(given, Nested) else given
+        return x * (part.factor if isinstance(part, Settings) else part)
+
+    compiled = lm.jit(scaled)
+    for zero in (-0.0, 0.0):
+        assert np.signbit(compiled(np.ones(1, np.float32), held(zero)).numpy()) == np.signbit(zero)

@@ -185,3 +185,15 @@ def test_ordered_and_default_dicts_stay_what_they_are() -> None:
     counted = _tree.unflatten(_tree.flatten(defaultdict(list, a=1))[1], [3])
     assert type(counted) is defaultdict
     assert counted["new"] == []
+
+
+def test_equal_keys_of_other_types_are_other_structures() -> None:
+    one, float_one, true = (_tree.flatten({key: 0})[1] for key in (1, 1.0, True))
+    assert one == _tree.flatten({1: 0})[1] != float_one != true != one
+    assert pickle.loads(pickle.dumps(float_one)) == float_one
+    assert [type(key) for key in _tree.unflatten(true, [5])] == [bool]
+
+
+def test_a_dict_whose_keys_are_no_names_is_one_argument() -> None:
+    assert _tree.arguments({0: 1, "a": 2}) == (({0: 1, "a": 2},), {})
+    assert _tree.arguments({0: 1}, lambda x: x) == (({0: 1},), {})

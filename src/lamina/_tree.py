@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -23,12 +23,14 @@ class Structure:
     keys: of a dict, or the names of fields and attributes, in order. branches: the structures of the children, in
         order.
     like: for dicts of a subclass: makes one of a plain dict.
+    types: of a dict's keys, unless all are strings: 1, 1.0 and True are equal keys.
     """
 
     kind: type | None = None
     keys: tuple[Any, ...] = ()
     branches: tuple[Structure, ...] = ()
     like: Callable[[dict[Any, Any]], dict[Any, Any]] | None = None
+    types: tuple[type, ...] = ()
 
     def __hash__(self) -> int:
         return self._hash
@@ -38,7 +40,8 @@ class Structure:
         return hash((self.kind, self.keys, self.branches))
 
     def __reduce__(self) -> tuple[type[Structure], tuple[Any, ...]]:
-        return Structure, (self.kind, self.keys, self.branches, self.like)  # hashes hold in one process only
+        given = (self.kind, self.keys, self.branches, self.like, self.types)
+        return Structure, given  # hashes hold in one process only
 
     @property
     def value(self) -> bool | None:
@@ -123,12 +126,18 @@ def _flatten(
     if isinstance(tree, dict):
         branches = tuple([_flatten(b, found, is_leaf, opened, flags, opens) for b in tree.values()])
         if type(tree) is not dict:
-            return Structure(dict, tuple(tree), branches, _maker(tree))
-        if all(type(key) is str for key in tree):  # others may be equal, not identical: 1, 1.0, True
+            return Structure(dict, tuple(tree), branches, _maker(tree), key_types(tree))
+        if not (types := key_types(tree)):
             return _same(dict, branches, tuple(tree))
-        return Structure(dict, tuple(tree), branches)
+        return Structure(dict, tuple(tree), branches, None, types)
     kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list
     return _same(kind, tuple([_flatten(b, found, is_leaf, opened, flags, opens) for b in tree]))
+
+
+def key_types(keys: Iterable[Any]) -> tuple[type, ...]:
+    """The types of a dict's keys as a structure holds them: none if all are strings."""
+    found = tuple(map(type, keys))
+    return () if all(kind is str for kind in found) else found
 
 
 def _maker(tree: dict[Any, Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
@@ -256,8 +265,11 @@ def arguments(
     tree: Any, function: Callable[..., Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments for calling a function: a tuple or list holds positional arguments, a dict named ones, anything
-    else is the single argument. So is a dict whose keys the function does not take, if it takes one argument."""
+    else is the single argument. So is a dict whose keys are no names, or which the function does not take, if it
+    takes one argument."""
     if isinstance(tree, dict):
+        if not all(isinstance(key, str) for key in tree):
+            return (tree,), {}
         alone = function is not None and not _binds(function, **tree) and _binds(function, tree)
         return ((tree,), {}) if alone else ((), tree)
     return (tuple(tree), {}) if isinstance(tree, tuple | list) else ((tree,), {})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 from weakref import ref
@@ -21,7 +22,7 @@ from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.tuning import TuningState
-from lamina.graph.transforms.arguments import is_plain_record
+from lamina.graph.transforms.arguments import HasParameters, is_plain_record
 from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
@@ -247,6 +248,7 @@ class Jitted(Generic[P, R]):
                 for x in _tree.flatten(result, open_dataclasses=True)[0]
                 if is_array(x) or isinstance(x, Operand)
             ]
+            _require_open(result)
             result = _without_values(result)
         capture.leave_behind()
         before = {i: x for i, x in self._written.items() if x() is not None}
@@ -452,13 +454,45 @@ class _Arguments:
                 f"jit: {self.names[index]} is a {type(x).__name__}: an argument is a tensor or array, a tuple, list, "
                 "dict or dataclass of such, or a hashable value that stays fixed"
             ) from None
-        return type(x), repr(x) if isinstance(x, float) else x  # 0.0 equals -0.0, NaN not itself
+        return _static_key(x)
 
 
 def _is_static(x: Any) -> bool:
     """Whether a container stays as it is: a hashable record without tensors. One that is not is opened: its fields
     tell a changed one."""
     return is_plain_record(x) and type(x).__hash__ is not None
+
+
+def _static_key(x: Any) -> Hashable:
+    """What tells a hashable value from an equal one that computes something else: 1, 1.0 and True, 0.0 and -0.0, also
+    in records and frozen sets. NaN, which is not equal to itself, is one value."""
+    if isinstance(x, float | complex):
+        return type(x), repr(x)
+    if isinstance(x, tuple):
+        return type(x), tuple(map(_static_key, x))
+    if isinstance(x, frozenset):
+        return type(x), frozenset((y, _static_key(y)) for y in x)
+    is_compared = (
+        is_plain_record(x) and not isinstance(x, HasParameters) and type(x).__eq__ is not object.__eq__
+    )
+    if is_compared:
+        told = [f.name for f in fields(x) if (f.compare if f.hash is None else f.hash)]
+        return type(x), x, tuple([_static_key(getattr(x, name)) for name in told])
+    return type(x), x
+
+
+def _require_open(result: Any) -> None:
+    """Raises TypeError for an object among the results that hides traced values, which would leave the trace."""
+    found, structure = _tree.flatten(result, open_dataclasses=True)
+    for name, x in zip(_tree.names(structure, "result"), found, strict=True):
+        if is_array(x) or isinstance(x, Operand | HasParameters | type):
+            continue
+        held = x if isinstance(x, deque | set | frozenset) else getattr(x, "__dict__", {}).values()
+        if any(isinstance(y, Value) for y in held):
+            raise TypeError(
+                f"jit: {name} is a {type(x).__name__} that holds traced values: return them as tensors in a tuple, "
+                "list, dict or dataclass, and make the object of the results outside"
+            )
 
 
 def _name(fn: Callable[..., Any]) -> str:

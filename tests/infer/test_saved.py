@@ -108,6 +108,20 @@ def test_flags_among_inputs_are_saved(tmp_path: Path) -> None:
     assert wanted[0] != wanted[1]
 
 
+class Numbered(nn.Module):
+    """Its inputs and outputs are dicts with numbers as keys."""
+
+    def forward(self, x: dict[int, Any]) -> dict[int, Any]:
+        return {2: x[0] * 2.0, 3: x[1] + x[0]}
+
+
+def test_dicts_with_numbers_as_keys_are_saved(tmp_path: Path) -> None:
+    inputs = {0: floats(0, 2, 3), 1: floats(1, 2, 3)}
+    (wanted,) = saved(Numbered(), tmp_path / "p", inputs)
+    with load(tmp_path / "p") as found:
+        assert bits(found(inputs)) == wanted
+
+
 def test_other_inputs_name_what_was_saved(plan: Path) -> None:
     with load(plan) as found:
         assert (

@@ -10,7 +10,7 @@ import numpy as np
 
 from lamina import _tree
 from lamina._lazy import lazy
-from lamina._tree import LEAF, Structure
+from lamina._tree import LEAF, Structure, key_types
 from lamina._version import __version__
 from lamina.infer.programs import GatheredProgram, ServedProgram, resized, spec_of
 from lamina.infer.serving import ProgramUse, RequestKind, Serving, check_numbers, default_contexts
@@ -270,7 +270,7 @@ def _structure(data: Any) -> Structure:
     kind, keys, branches = data
     if kind == "dict" and len(keys) != len(branches):
         raise PlanFileError(f"a dict of {len(keys)} keys and {len(branches)} values")
-    return Structure(_KINDS[kind], tuple(keys), tuple(map(_structure, branches)))
+    return Structure(_KINDS[kind], tuple(keys), tuple(map(_structure, branches)), None, key_types(keys))
 
 
 def _planned_anew(
