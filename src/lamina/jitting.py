@@ -463,6 +463,10 @@ def _is_static(x: Any) -> bool:
     return is_plain_record(x) and type(x).__hash__ is not None
 
 
+#: The hash of objects that are compared by identity.
+_BY_IDENTITY: Any = object.__hash__
+
+
 def _static_key(x: Any) -> Hashable:
     """What tells a hashable value from an equal one that computes something else: 1, 1.0 and True, 0.0 and -0.0, also
     in records and frozen sets. NaN, which is not equal to itself, is one value."""
@@ -472,10 +476,8 @@ def _static_key(x: Any) -> Hashable:
         return type(x), tuple(map(_static_key, x))
     if isinstance(x, frozenset):
         return type(x), frozenset((y, _static_key(y)) for y in x)
-    is_compared = (
-        is_plain_record(x) and not isinstance(x, HasParameters) and type(x).__eq__ is not object.__eq__
-    )
-    if is_compared:
+    by_fields = is_plain_record(x) and type(x).__hash__ is not _BY_IDENTITY
+    if by_fields and not isinstance(x, HasParameters):
         told = [f.name for f in fields(x) if (f.compare if f.hash is None else f.hash)]
         return type(x), x, tuple([_static_key(getattr(x, name)) for name in told])
     return type(x), x
