@@ -63,9 +63,9 @@ def test_a_method_that_is_called_by_super_is_read() -> None:
 
 def test_objects_are_read_by_the_names_that_the_code_has() -> None:
     weighted = Weighted()
-    assert names_read(weighted) == {"scale", "base", "LIMIT"}
+    assert names_read(weighted) == {"scale", "offset", "base", "LIMIT"}
     assert names_read(weighted.offset) == {"base", "LIMIT"}
-    assert names_read(functools.partial(lambda w, x: w(x), weighted)) == {"scale", "base", "LIMIT"}
+    assert names_read(functools.partial(lambda w, x: w(x), weighted)) == {"scale", "offset", "base", "LIMIT"}
     assert names_read(lambda w: w.unread, weighted) >= {"unread"}  # which may be called as well
     config = SimpleNamespace(deep=SimpleNamespace(rate=1.0))
     assert names_read(lambda c: c.deep.rate, config) == {"deep", "rate"}
@@ -103,6 +103,31 @@ def test_a_guard_tells_values_that_are_exchanged_and_containers_that_are_filled(
     array[1] = 0.0
     assert guard()
     array = np.zeros(3, np.float32)
+    assert not guard()
+
+
+def test_arguments_held_by_a_function_are_read() -> None:
+    array, rates = np.ones(2), [1.0]
+
+    def function(x: Any, rate: Any = rates, *, shift: float = 0.0) -> Any:
+        return x * rate[0] + shift
+
+    held = functools.partial(function, array)
+    changes: list[Any] = [
+        lambda: array.fill(2.0), lambda: rates.append(2.0),
+        lambda: setattr(function, "__defaults__", ([3.0],)), lambda: function.__kwdefaults__.update(shift=1.0),
+    ]  # fmt: skip
+    for change in changes:
+        guard = SameSurroundings(reads_of(held))
+        assert guard()
+        change()
+        assert not guard()
+
+
+def test_a_method_that_is_exchanged_in_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = SameSurroundings(reads_of(Weighted()))
+    assert guard()
+    monkeypatch.setattr(Weighted, "offset", lambda self: 0.0)
     assert not guard()
 
 

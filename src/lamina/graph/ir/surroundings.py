@@ -399,8 +399,11 @@ class ReadWalk:
                 self._variable(Read(function.__globals__, name), names)
         self._attributes(itself, names)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(function, name):
+                self._variable(Read(function, name), names)
         for x in (*objects, *defaults):
-            if isinstance(x, _OPEN):
+            if isinstance(x, (tuple, *_OPEN)) or is_small_array(x):
                 self._variable(Read({"": x}, ""), names)
             else:
                 self._through(x, names)
@@ -482,6 +485,7 @@ class ReadWalk:
         if name not in own and is_value:
             self._variable(Read(type(value), name, owner=type(value)), names)
         elif isinstance(made, FunctionType) and _is_users(made):
+            self.found.setdefault((id(type(value)), name), Read(type(value), name, owner=type(value)))
             self.call(made, (), value)
         elif isinstance(made, MethodType):
             self.call(made)
