@@ -23,7 +23,7 @@ from lamina.graph.run.rank_tuning import RankTuner
 from lamina.graph.run.tuning import Tuner, TuningState
 from lamina.nn import Module
 from lamina.nn.mixed_precision import precision_of
-from lamina.nn.parameter import settings_version
+from lamina.nn.parameter import Parameter, settings_version
 from lamina.ops.arguments import checked, shown
 from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups
@@ -129,6 +129,10 @@ def _tuner(ended: str, together: DataParallel | None) -> Tuner:
     return Tuner(ended) if together is None else RankTuner(together, ended)
 
 
+#: `requires_grad` of classes that tell `settings_version` when it changes.
+_OWN_FLAGS = (Tensor.requires_grad, Parameter.requires_grad)
+
+
 class _ReadOnly(Generic[V]):
     """An attribute that is fixed when programs are compiled: setting it would not change them."""
 
@@ -198,6 +202,10 @@ class Step:
         self._reached: dict[Hashable, frozenset[str]] = {}  # parameters that a program's loss depends on
         self._kept_wide: set[int] = set()  # frozen parameters that forward or the loss writes, by id
         self.state = State.of(net, precision, options, self._home)
+        # The class of these finds out what requires_grad is when it is read.
+        self._following = [
+            p for p in self.state.parameters.values() if type(p).requires_grad not in _OWN_FLAGS
+        ]
         self._groups = optimizer.bound if optimizer.is_bound else ParameterGroups(optimizer, net)
         self._extend()
         self._programs, self._tuner = programs, tuner
@@ -396,6 +404,8 @@ class Step:
     def _modes_and_frozen(self) -> Hashable:
         """Which modules are in training mode, and which parameters are trained: recomputed only when one
         was changed."""
+        for p in self._following:
+            _ = p.requires_grad  # a change that happened elsewhere becomes one of settings_version
         if self._settings[0] != settings_version():
             self.state.check_parameters(self.net)
             modes = tuple([m.training for m in self.net.modules()])

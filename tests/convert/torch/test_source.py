@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from operator import neg
 from typing import Any
@@ -102,3 +103,88 @@ def test_a_part_that_was_exchanged_is_an_error(how: str) -> None:
         TorchConversionError, match=r"'inner\.0' of Scaled is another one.*convert the network again"
     ):
         call(x)
+
+
+def test_a_parameter_that_was_exchanged_is_an_error() -> None:
+    """Untied, merged or loaded by assignment: its values are elsewhere than those of the network."""
+    import torch
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    net, x = torch.nn.Linear(3, 2), torch.ones(4, 3)
+    converted = from_torch(net)
+    step = lm.jit(converted)
+    step(x), converted(x)
+    net.load_state_dict(net.state_dict())
+    step(x), converted(x)
+    net.load_state_dict({n: p.clone() for n, p in net.state_dict().items()}, assign=True)
+    for call in (converted, step):
+        with pytest.raises(
+            TorchConversionError, match=r"'weight' of Linear is another one.*convert the network"
+        ):
+            call(x)
+
+
+@pytest.mark.parametrize("how", ["eager", "jit", "predictor", "step"])
+def test_hooks_of_the_source_are_followed(how: str) -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    net, x = scaled(), np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    call = callers(from_torch(net, share=False))[how]
+
+    def require_same() -> None:
+        wanted = net(torch.from_numpy(x)).detach().numpy()
+        wanted = wanted.sum() if how == "step" else wanted
+        np.testing.assert_allclose(np.asarray(call(x)), wanted, rtol=1e-4, atol=1e-5)
+
+    require_same()
+    first = net.inner[0].register_forward_hook(lambda module, given, result: 3 * result)
+    require_same()
+    net.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+    require_same()
+    first.remove()
+    require_same()
+
+
+def test_hooks_that_forward_registers_are_those_of_each_graph() -> None:
+    """A module that does so in its first call has one, however many graphs are made."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    class Hooked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.ready = nn.Linear(3, 3), False
+
+        def forward(self, x: Any) -> Any:
+            if not self.ready:
+                self.ready = True
+                self.inner.register_forward_hook(lambda module, given, result: 2 * result)
+            return self.inner(x)
+
+    net = Hooked()
+    converted, twin = from_torch(net), copy.deepcopy(net)
+    for x in (torch.ones(4, 3), torch.ones(2, 5, 3), torch.ones(4, 3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # `ready` is carried
+            found = converted(x).numpy()
+        np.testing.assert_allclose(found, twin(x).detach().numpy(), rtol=1e-5)
+    assert not net.inner._forward_hooks
+
+
+def test_hooks_of_converted_parts_are_refused() -> None:
+    """They would not be called; those of the whole network are."""
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    net = from_torch(nn.Sequential(nn.Linear(3, 2)))
+    net.register_forward_hook(lambda module, given, result: 0 * result)
+    assert (net(np.ones((4, 3), np.float32)).numpy() == 0).all()
+    for method in ("register_forward_hook", "register_forward_pre_hook"):
+        with pytest.raises(TypeError, match=f"{method}: Linear is part of a converted network.*source"):
+            getattr(net.get_submodule("0"), method)(print)

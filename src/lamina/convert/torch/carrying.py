@@ -21,7 +21,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from lamina.convert.torch.source import OF_EVERY_MODULE
+from lamina.convert.torch.source import HOOKS, OF_EVERY_MODULE
 from lamina.graph.ir.surroundings import (
     DEEPEST,
     PLAIN,
@@ -85,6 +85,8 @@ class Carried:
 
     def __init__(self, module: torch.nn.Module, reads: Iterable[Read] = ()) -> None:
         self._parts = [(part, dict(_plain(part))) for part in module.modules()]
+        tables = [vars(part)[name] for part, _ in self._parts for name in HOOKS]
+        self._hooks = [(table, dict(table)) for table in tables]
         self._held = list(_tensors_of(module))
         self._contents = Containers(module, [read.now() for read in reads])
         self._found: dict[str, None] = {}
@@ -98,7 +100,11 @@ class Carried:
                     self._found[f"{type(part).__name__}.{name}"] = None
 
     def take_back(self) -> None:
-        """Restore attributes, and the tensors reachable from them."""
+        """Restore attributes, the tensors reachable from them, and hooks."""
+        for table, registered in self._hooks:
+            if list(table) != list(registered):
+                table.clear()
+                table.update(registered)
         for part, before in self._parts:
             for name in [n for n, _ in _plain(part) if n not in before]:
                 del vars(part)[name]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
+from lamina.convert.torch.following import FollowingParameter
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import synchronized
@@ -18,6 +19,7 @@ from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
 from lamina.nn import Module, Parameter
+from lamina.nn.hooks import Hook, HookHandle
 from lamina.nn.parameter import settings_changed, write
 from lamina.ops.core import Operand, bind
 from lamina.runtime.ranks import current_world
@@ -82,6 +84,24 @@ class ConvertedPart(Module):
         source = self.__dict__.get("_of")
         own = name in self.__dict__ or name in OF_EVERY_MODULE or hasattr(type(self), name)
         return source is not None and not own and name in vars(source)
+
+    def register_forward_pre_hook(self, hook: Hook, **options: bool) -> HookHandle:
+        """As `nn.Module`'s, of the whole network. Raises TypeError for a part."""
+        self._require_whole("register_forward_pre_hook")
+        return super().register_forward_pre_hook(hook, **options)
+
+    def register_forward_hook(self, hook: Hook, **options: bool) -> HookHandle:
+        """As `nn.Module`'s, of the whole network. Raises TypeError for a part."""
+        self._require_whole("register_forward_hook")
+        return super().register_forward_hook(hook, **options)
+
+    def _require_whole(self, method: str) -> None:
+        if not isinstance(self, ConvertedModule):
+            raise TypeError(
+                f"{method}: {self.source_class} is part of a converted network, of which its graph is called: "
+                f"register the hook on PyTorch's module (network.source.get_submodule(path).{method}), where the "
+                "network's next call finds it"
+            )
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Only the whole network computes."""
@@ -149,11 +169,18 @@ class ConvertedModule(ConvertedPart):
     def _same_elsewhere(self) -> Callable[[], bool]:
         """Whether the source's plain attributes are unchanged, and its parts those that were converted."""
         settings = SourceSettings(self.source)
-        return lambda: self._parts.exchanged() is None and settings.same()
+        return lambda: self._exchanged_part() is None and settings.same()
+
+    def _exchanged_part(self) -> str | None:
+        """The name of a part or parameter of the source that is another one than when it was converted."""
+        if self._parts.exchanged() is None:
+            return None
+        with EXPORTING:  # another thread's export replaces parameters for its time
+            return self._parts.exchanged()
 
     def graph(self, inputs: Inputs, operands: list[Any]) -> ExportedGraph:
         """The graph for the current mode, the source's current attributes, and such inputs."""
-        if (name := self._parts.exchanged()) is not None:
+        if (name := self._exchanged_part()) is not None:
             raise TorchConversionError(
                 f"from_torch: the part {name!r} of {self.source_class} is another one than when it was converted, "
                 "whose parameters this network does not have: convert the network again"
@@ -339,7 +366,9 @@ def _adopted(p: torch.Tensor, adopted: dict[int, Any], share: bool) -> Any:
         except DTypeError as error:
             raise TorchConversionError(f"from_torch: {tuple(p.shape)} {p.dtype}: {error}") from None
         own = as_tensor(_plain(p)) if share else tensor(as_tensor(_plain(p)))
-        adopted[id(p)] = Parameter(own, p.requires_grad) if isinstance(p, torch.nn.Parameter) else own
+        if isinstance(p, torch.nn.Parameter):
+            own = FollowingParameter(own, p) if share else Parameter(own, p.requires_grad)
+        adopted[id(p)] = own
     return adopted[id(p)]
 
 

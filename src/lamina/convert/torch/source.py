@@ -1,7 +1,7 @@
-"""Dependencies of a graph beside state, modes and inputs: the plain attributes of a PyTorch module's parts.
+"""Dependencies of a graph beside state, modes and inputs: plain attributes and hooks of a PyTorch module's parts.
 
-A graph contains the values of `dropout.p` or a network's own `self.temperature` at trace time, and changes of
-them are not notified: each call checks them.
+A graph contains the values of `dropout.p` or a network's own `self.temperature`, and what hooks do, as they were at
+trace time, and changes of them are not notified: each call checks them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from lamina.graph.ir.counting import codes_in
-from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, comparable
+from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, Itself, comparable
 
 #: Attributes that every module has: its state, its mode and its hooks.
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+#: Tables of hooks that take part in a call.
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 #: The types of settings: a number, a string, None, a function (an activation), a dtype.
 _SETTINGS = (*PLAIN, FunctionType, BuiltinFunctionType, torch.dtype)
 
 
 class SourceSettings:
-    """The settings that the functions of a module and its parts read and do not assign, and their values.
+    """The settings that the functions of a module and its parts read and do not assign, their values, and hooks.
 
     Two are equal if a graph made with one holds for the other. `same`: whether they are unchanged.
     """
@@ -38,7 +41,8 @@ class SourceSettings:
         self._entries = _TableEntries([own for own, _, _ in parts], [held for _, held, _ in parts])
         held = [own[n] for own, own_names, _ in parts for n in own_names]
         self._containers = [(x, comparable(x)) for x in held if _may_change(x)]
-        self._found = tuple([found for *_, found in parts])
+        self._hooks = _HookEntries([vars(part)[name] for part in source.modules() for name in HOOKS])
+        self._found = (*[found for *_, found in parts], self._hooks.found)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SourceSettings) and other._found == self._found
@@ -48,20 +52,22 @@ class SourceSettings:
 
     def same(self) -> bool:
         """Whether they are unchanged."""
-        if self._entries.same() and all(comparable(value) == found for value, found in self._containers):
+        contents = (comparable(value) == found for value, found in self._containers)
+        if self._entries.same() and all(contents) and self._hooks.same():
             return True
         source = self._source()
         now = None if source is None else SourceSettings(source)
         if now is None or now != self:
             return False
-        self._entries, self._containers = now._entries, now._containers  # makes the next check fast
+        self._entries, self._containers, self._hooks = now._entries, now._containers, now._hooks
+        # and so the next check is fast
         return True
 
 
 class _TableEntries:
     """Entries of dictionaries: a fast check that they are the same objects, and that none were added."""
 
-    def __init__(self, tables: Sequence[dict[str, Any]], names: Sequence[Iterable[str]]) -> None:
+    def __init__(self, tables: Sequence[dict[Any, Any]], names: Sequence[Iterable[Any]]) -> None:
         self._tables, self._sizes = tables, [len(table) for table in tables]
         pairs = [(table, n) for table, own in zip(tables, names, strict=True) for n in own]
         self._owners, self._names = [table for table, _ in pairs], [n for _, n in pairs]
@@ -74,26 +80,57 @@ class _TableEntries:
         )
 
 
+class _HookEntries:
+    """The hooks in tables of them: a fast check that they are the same."""
+
+    def __init__(self, tables: Sequence[dict[int, Any]]) -> None:
+        self._next = RemovableHandle.next_id  # of hooks of any module: it grows with each that is registered
+        self._all = _TableEntries(tables, tables)
+        held = [table for table in tables if table]
+        self._held = _TableEntries(held, held)
+        self.found = tuple([(i, Itself(x)) for i, own in enumerate(tables) for x in own.values()])
+
+    def same(self) -> bool:
+        """Whether none was registered or removed."""
+        registered = RemovableHandle.next_id
+        if registered == self._next:
+            return self._held.same()
+        if not self._all.same():
+            return False
+        self._next = registered
+        return True
+
+
 class SourceParts:
-    """The recorded parts of a module, by their dotted names."""
+    """The recorded parts and parameters of a module, by their dotted names."""
 
     def __init__(self, source: torch.nn.Module) -> None:
-        self._source, self._parts = source, dict(source.named_modules())
-        self._look()
+        self._source = source
+        self._look(_parts_of(source))
 
     def exchanged(self) -> str | None:
         """The name of one that was added, removed or replaced."""
         if self._entries.same():
             return None
-        now = dict(self._source.named_modules())
+        now = _parts_of(self._source)
         name = next((n for n in {**now, **self._parts} if now.get(n) is not self._parts.get(n)), None)
         if name is None:
-            self._look()  # makes the next check fast
+            self._look(now)  # makes the next check fast
         return name
 
-    def _look(self) -> None:
-        tables = [part._modules for part in self._parts.values()]
+    def _look(self, parts: dict[str, Any]) -> None:
+        self._parts = parts
+        modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
+        tables = [table for part in modules for table in (part._modules, part._parameters)]
         self._entries = _TableEntries(tables, tables)
+
+
+def _parts_of(source: torch.nn.Module) -> dict[str, Any]:
+    """Modules and parameters by name; those that are None are among them under names, too."""
+    parts: dict[str, Any] = dict(source.named_modules())
+    for path, part in list(parts.items()):
+        parts |= {f"{path}.{n}".strip("."): p for n, p in part._parameters.items()}
+    return parts
 
 
 def _settings(part: torch.nn.Module, names: frozenset[str]) -> tuple[tuple[str, ...], Hashable]:
