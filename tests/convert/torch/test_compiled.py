@@ -476,3 +476,28 @@ def test_running_statistics_that_lie_elsewhere_in_each_call() -> None:
         torch.testing.assert_close(run(x), twin(x), rtol=1e-3, atol=1e-4)
         assert model[1].num_batches_tracked == step + 1
         torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
+
+
+def test_checkpoints_around_compiled_layers_whose_parameters_move() -> None:
+    """Layers of one program: it begins to copy parameters between a forward pass and its recomputation, which has to
+    save as many tensors.
+    """
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    from lamina.convert.torch.compiled import MOVES
+    from tests.helpers.torch_training import compiled
+
+    layers = [nn.Sequential(nn.Linear(6, 6), nn.GELU()) for _ in range(MOVES)]
+    x, wanted = torch.randn(4, 6, requires_grad=True), []
+    for made in (layers, [compiled(layer) for layer in layers]):
+        for _ in range(2):
+            y = x
+            for layer in made:
+                y = y + checkpoint(layer, y, use_reentrant=False)
+            found = torch.autograd.grad(
+                y.square().sum(), [x, *(p for layer in layers for p in layer.parameters())]
+            )
+            wanted = wanted or found
+            torch.testing.assert_close(found, wanted, atol=1e-3, rtol=1e-4)

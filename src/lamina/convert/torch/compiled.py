@@ -72,6 +72,8 @@ class CompiledGraph:
         self._settle()
         if early := set(unsaved).intersection(self.read_late):
             self._copy(early)
+        #: Tensors that autograd saves: as many in each call (`checkpoint` counts them), whatever is copied later.
+        self.saved = self.read_late
         self.fixed = [i for i in range(recorded.results) if i not in recorded.arriving]
         #: The strides of the gradients: as autograd keeps them; it copies gradients with others.
         self.strides = [dense_strides(tensors[i]) for i in recorded.wanted]
@@ -340,7 +342,7 @@ class _TwoPasses(torch.autograd.Function):
         ctx.ticket, ctx.compiled = _Ticket(context), compiled
         ctx.tensors, ctx.versions = tensors, _versions(tensors, context.others)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[tensors[i] for i in compiled.read_late])
+        ctx.save_for_backward(*[tensors[i] for i in compiled.saved])
         if compiled.fixed:
             ctx.mark_non_differentiable(*[results[i] for i in compiled.fixed])
         return tuple(results)
