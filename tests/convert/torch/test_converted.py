@@ -417,3 +417,20 @@ def test_inputs_that_are_written_lie_apart() -> None:
     assert torch.equal(own[:, :2], 2 * x[:, :2])
     read = from_torch(torch.nn.Bilinear(4, 4, 2), x, x)
     assert read(x, x).shape == (3, 2)
+
+
+def test_tensors_around_a_compiled_function_that_a_network_writes() -> None:
+    """A cache that the function does not take as an argument: each call of the program writes it."""
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def forward(self, cache: Any, x: Any) -> Any:
+            return cache.add_(x).sum() + x
+
+    net, cache, step = from_torch(Net()), lm.zeros(3), lm.ones(3)
+    run = lm.jit(lambda x: net(cache, step) + x)
+    assert [run(lm.zeros(())).tolist() for _ in range(2)] == [[4.0] * 3, [7.0] * 3]
+    assert cache.tolist() == [2.0] * 3

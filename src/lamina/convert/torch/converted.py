@@ -21,7 +21,7 @@ from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, sta
 from lamina.nn import Module, Parameter
 from lamina.nn.hooks import Hook, HookHandle
 from lamina.nn.parameter import settings_changed, write
-from lamina.ops.core import Operand, bind
+from lamina.ops.core import Operand, bind, recorder
 from lamina.runtime.ranks import current_world
 from lamina.spec import DType, DTypeError, Group, Shape, as_dtype
 from lamina.tensors import Tensor, as_tensor, tensor
@@ -269,10 +269,10 @@ def _require_apart(operands: Sequence[Any], written: Iterable[int]) -> None:
 
 
 def _share_an_element(x: Any, y: Any) -> bool:
-    """For traced values whether they are identical; for GPU tensors whether their memory overlaps."""
+    """For traced values whether they are identical; on GPUs and within a trace whether the memory overlaps."""
     if x is y or not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.device != y.device:
         return x is y
-    if x.device.kind == "cpu":
+    if x.device.kind == "cpu" and recorder() is None:
         return np.shares_memory(x.numpy(), y.numpy())
     begin, other = x.buffer.pointer, y.buffer.pointer
     return begin < other + y.nbytes and other < begin + x.nbytes
