@@ -168,6 +168,28 @@ class _DataMode(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _AskedGradientError(TorchConversionError):
+    """A network asks PyTorch's autograd for gradients, which no way of making a graph records."""
+
+
+class _AutogradMode(TorchFunctionMode):
+    """Within the block gradients that the network itself asks PyTorch's autograd for are an error."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function. Raises _AskedGradientError."""
+        asks = func in (torch.autograd.grad, torch.Tensor.backward)
+        if asks and not torch._C._are_functorch_transforms_active():  # torch.func.grad does so itself
+            name = "torch.autograd.grad" if func is torch.autograd.grad else "backward()"
+            raise _AskedGradientError(
+                f"forward calls {name}, which a graph does not hold: use torch.func.grad (or jacrev, vjp), which is "
+                "converted, take the gradient of the converted network (lamina.grad), or let torch.compile(module, "
+                'backend="lamina") run the module in parts'
+            )
+        return func(*args, **(kwargs or {}))
+
+
 class _ElementMode(TorchFunctionMode):
     """Within the block x[:, i] with a one-element integer tensor i is a gather: as an int its value would
     be needed."""
@@ -259,7 +281,9 @@ class _Flat(torch.nn.Module):
             _write_assigned(before)
             return found
         made = Dependent(tensors)
-        modes = (PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode())
+        modes = (
+            PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), _AutogradMode(),
+        )  # fmt: skip
         with ExitStack() as stack:
             for mode in (made, *modes, self.branches):
                 stack.enter_context(mode)
@@ -328,6 +352,8 @@ def _tried(
         try:
             with levels_kept():
                 return _exported(_Flat(module, inputs, strict, carried, branches), tensors, dynamic), branches
+        except _AskedGradientError as error:
+            raise TorchConversionError(f"{type(module).__name__}: {error}{_place(error)}") from None
         except Exception as error:  # whatever the module's own code or the exporter raises
             said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
     if by_dynamo:
@@ -346,11 +372,15 @@ def _tried(
 def _first(error: Exception) -> str:
     """The first lines of an error, and the network's line that it comes from."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:400] + _place(error)
+
+
+def _place(error: Exception) -> str:
+    """The network's line that an error comes from, if it was being run."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith((*LIBRARIES, "<"))]
     entered = [f for f in frames if f.filename == __file__]
-    where = f" ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own and entered else ""
-    return " ".join(lines[:2])[:400] + where
+    return f" ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own and entered else ""
 
 
 def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> ExportedGraph:
