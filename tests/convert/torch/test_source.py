@@ -188,3 +188,23 @@ def test_hooks_of_converted_parts_are_refused() -> None:
     for method in ("register_forward_hook", "register_forward_pre_hook"):
         with pytest.raises(TypeError, match=f"{method}: Linear is part of a converted network.*source"):
             getattr(net.get_submodule("0"), method)(print)
+
+
+def test_parameters_of_one_in_the_source_stay_one() -> None:
+    """Graphs read it under one name: one that takes its place under another would not be used."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    net[1].weight = net[0].weight
+    x, converted = torch.ones(2, 3), from_torch(net)
+    converted(x)
+    own = lm.nn.Parameter(lm.zeros((3, 3)))
+    converted.get_submodule("1").weight = own
+    with pytest.raises(TorchConversionError, match=r"0\.weight and 1\.weight are one parameter.*untie"):
+        converted(x)
+    converted.get_submodule("0").weight = own
+    np.testing.assert_array_equal(converted(x).numpy(), np.tile(net[1].bias.detach().numpy(), (2, 1)))
+    np.testing.assert_array_equal(copy.deepcopy(converted)(x).numpy(), converted(x).numpy())

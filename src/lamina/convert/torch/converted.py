@@ -16,7 +16,7 @@ from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import synchronized
 from lamina.convert.torch.objects import assign
 from lamina.convert.torch.report import ConversionReport, LeftCalls
-from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings
+from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings, tied
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
 from lamina.nn import Module, Parameter
 from lamina.nn.hooks import Hook, HookHandle
@@ -119,7 +119,7 @@ class ConvertedModule(ConvertedPart):
     axis 0, may have any size if the network allows.
     """
 
-    _no_settings = ("_graphs", "_hooks", "_parts", "_settings")
+    _no_settings = ("_graphs", "_hooks", "_parts", "_settings", "_tied")
 
     def __init__(self, source: torch.nn.Module, share: bool, stays: tuple[str, ...] = ()) -> None:
         self.source, self.stays = source, stays
@@ -128,6 +128,7 @@ class ConvertedModule(ConvertedPart):
         self._hooks: dict[str, tuple[tuple[Any, ...], TorchModule]] = {}
         self._parts = SourceParts(source)
         self._settings: SourceSettings | None = None  # as they were at the last call
+        self._tied = tied(source)
         super().__init__(source, {}, share)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -185,6 +186,7 @@ class ConvertedModule(ConvertedPart):
                 f"from_torch: the part {name!r} of {self.source_class} is another one than when it was converted, "
                 "whose parameters this network does not have: convert the network again"
             )
+        self._require_tied()
         if self._settings is None or not self._settings.same():
             self._settings = SourceSettings(self.source)
         settings = self._settings
@@ -198,6 +200,20 @@ class ConvertedModule(ConvertedPart):
                 if found is None:
                     found = self._new(modes, dtypes, settings, inputs, shapes)
         return found
+
+    def _require_tied(self) -> None:
+        """Raise TorchConversionError where one parameter of the source has become several here: graphs read one."""
+        for names in self._tied:
+            if len({id(self._held(name)) for name in names}) > 1:
+                raise TorchConversionError(
+                    f"from_torch: {' and '.join(names)} are one parameter in the PyTorch module, and several here: "
+                    "assign the same one to all, or untie them in the module and convert it again"
+                )
+
+    def _held(self, name: str) -> Any:
+        """A parameter or buffer by its dotted name: what is registered, whatever else has its name."""
+        path, _, own = name.rpartition(".")
+        return Module.__getattr__(self.get_submodule(path), own)
 
     def _known(
         self, modes: Modes, dtypes: DTypes, settings: SourceSettings, inputs: Inputs, shapes: Sequence[Shape]
@@ -228,8 +244,7 @@ class ConvertedModule(ConvertedPart):
     def state(self, name: str) -> Any:
         """A parameter, with its PyTorch hooks applied, or a buffer, by its dotted name."""
         path, _, own = name.rpartition(".")
-        # What is registered, whatever else has its name.
-        value = Module.__getattr__(self.get_submodule(path), own)
+        value = self._held(name)
         source = self.source.get_submodule(path)._parameters.get(own)
         hooks = () if source is None else tuple((source._backward_hooks or {}).values())
         if not hooks:

@@ -11,7 +11,7 @@ from lamina.nn.parameter import settings_changed
 
 
 class FollowingParameter(Parameter):
-    """A parameter on the memory of PyTorch's: `requires_grad` is as it was set last, here or there.
+    """A parameter on the memory of PyTorch's: `requires_grad` is as it was changed last, here or there.
 
     PyTorch does not notify changes (`module.requires_grad_(False)`): they are seen when `requires_grad` is read.
     Copies and unpickled ones have memory of their own, and follow none.

@@ -7,6 +7,7 @@ trace time, and changes of them are not notified: each call checks them.
 from __future__ import annotations
 
 import dis
+import itertools
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from inspect import unwrap
@@ -123,6 +124,15 @@ class SourceParts:
         modules = [part for part in parts.values() if isinstance(part, torch.nn.Module)]
         tables = [table for part in modules for table in (part._modules, part._parameters)]
         self._entries = _TableEntries(tables, tables)
+
+
+def tied(source: torch.nn.Module) -> list[list[str]]:
+    """The names of each parameter and buffer that a module has under several."""
+    names: dict[int, list[str]] = {}
+    own = source.named_parameters(remove_duplicate=False), source.named_buffers(remove_duplicate=False)
+    for name, x in itertools.chain(*own):
+        names.setdefault(id(x), []).append(name)
+    return [found for found in names.values() if len(found) > 1]
 
 
 def _parts_of(source: torch.nn.Module) -> dict[str, Any]:
