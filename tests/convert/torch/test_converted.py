@@ -434,3 +434,19 @@ def test_tensors_around_a_compiled_function_that_a_network_writes() -> None:
     run = lm.jit(lambda x: net(cache, step) + x)
     assert [run(lm.zeros(())).tolist() for _ in range(2)] == [[4.0] * 3, [7.0] * 3]
     assert cache.tolist() == [2.0] * 3
+
+
+def test_modules_of_lamina_are_not_put_in_place_of_parts() -> None:
+    """The network's graphs would not call them."""
+    from torch import nn
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    net = from_torch(nn.Sequential(OrderedDict(body=nn.Linear(3, 3), act=nn.ReLU())))
+    for name in ("act", "body", "other"):
+        with pytest.raises(
+            TypeError, match=rf"Sequential\.{name} cannot become a GELU.*replace {name} in the PyTorch"
+        ):
+            setattr(net, name, lm.nn.GELU())
+    assert net.body.weight.shape == (3, 3)

@@ -68,6 +68,16 @@ class ConvertedPart(Module):
         else:
             super().__setattr__(name, value)
 
+    def add_module(self, name: str, module: Module) -> None:
+        """Register a part of the network. Raises TypeError for another module, which its graphs would not call."""
+        if not isinstance(module, ConvertedPart):
+            raise TypeError(
+                f"{self.source_class}.{name} cannot become a {type(module).__name__}: graphs are made from PyTorch's "
+                f"modules, and would not call it; replace {name} in the PyTorch module (network.source) and convert "
+                "that again"
+            )
+        super().add_module(name, module)
+
     def _claim_name(self, name: str) -> None:
         """What PyTorch's module registers may have the name of an attribute of this class, which keeps it: the
         tensor or module is found by its path (`get_buffer("source")`).
