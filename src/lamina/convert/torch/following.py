@@ -28,11 +28,13 @@ class FollowingParameter(Parameter):
     @property
     def requires_grad(self) -> bool:
         """Whether it is trained."""
-        followed = getattr(self, "_followed", None)
-        if followed is not None and followed.requires_grad is not self._seen:
-            self._seen = followed.requires_grad
-            self.requires_grad = self._seen
-        return not getattr(self, "_frozen", False)
+        try:
+            now = self._followed.requires_grad  # quickly: training steps read it in each call
+        except AttributeError:  # a copy
+            return not self._frozen
+        if now is not self._seen:
+            self.requires_grad = now
+        return not self._frozen
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
