@@ -221,7 +221,7 @@ class ConvertedModule(ConvertedPart):
                 )
 
     def _held(self, name: str) -> Any:
-        """A parameter or buffer by its dotted name: what is registered, whatever else has its name."""
+        """The parameter or buffer of a dotted name: what is registered, whatever else has its name."""
         path, _, own = name.rpartition(".")
         return Module.__getattr__(self.get_submodule(path), own)
 

@@ -7,7 +7,6 @@ trace time, and changes of them are not notified: each call checks them.
 from __future__ import annotations
 
 import dis
-import itertools
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from inspect import unwrap
@@ -127,10 +126,11 @@ class SourceParts:
 
 
 def tied(source: torch.nn.Module) -> list[list[str]]:
-    """The names of each parameter and buffer that a module has under several."""
+    """The names of each parameter that a module has under several. Buffers are not among them: forward assigns to
+    one name.
+    """
     names: dict[int, list[str]] = {}
-    own = source.named_parameters(remove_duplicate=False), source.named_buffers(remove_duplicate=False)
-    for name, x in itertools.chain(*own):
+    for name, x in source.named_parameters(remove_duplicate=False):
         names.setdefault(id(x), []).append(name)
     return [found for found in names.values() if len(found) > 1]
 
