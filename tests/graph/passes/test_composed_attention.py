@@ -70,6 +70,18 @@ FORMS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
         lambda q, k, v: attended(ops.masked_fill(scores(q, k) * 0.4, FUTURE, -np.inf), v),
         SQUARE,
     ),
+    "the future set to the lowest number": (
+        lambda q, k, v: attended(ops.masked_fill(scores(q, k), FUTURE, float(np.finfo(np.float64).min)), v),
+        SQUARE,
+    ),
+    "nothing hidden": (
+        lambda q, k, v: attended(ops.masked_fill(scores(q, k), FUTURE & False, -1e38), v),
+        SQUARE,
+    ),
+    "scaled keys lie transposed": (
+        lambda q, k, v: attended(ops.matmul(q, k.transpose(-2, -1) / 4.0), v),
+        [Q, K, V],
+    ),
     "the past seen": (lambda q, k, v: attended(ops.where(~FUTURE, scores(q, k), -np.inf), v), SQUARE),
     "keys lie transposed": (
         lambda q, k, v: attended(ops.matmul(q, ops.permute(k, (0, 2, 3, 1))), v),
@@ -219,6 +231,23 @@ OTHERS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 def test_what_stays(form: str) -> None:
     fn, arrays = OTHERS[form]
     assert "attention" not in names(recognize_idioms(fold_constants(trace(fn, *arrays))))
+
+
+def test_a_mask_of_lowest_numbers_that_is_not_known() -> None:
+    """A row that it hides whole has equal weights; no gradient reaches its scores, which the op's would: what is
+    differentiated stays as it is written."""
+
+    def fn(q: Any, k: Any, v: Any, hidden: Any) -> Any:
+        return attended(ops.masked_fill(scores(q, k), hidden, float(np.finfo(np.float32).min)), v)
+
+    hidden = RNG.random((2, 1, 4, 5)) < 0.4
+    hidden[:, :, 1] = True
+    arrays = [Q, K, V, hidden]
+    graph = trace(fn, *arrays)
+    better = recognize_idioms(graph)
+    assert "attention" in names(better)
+    same(graph, better, arrays)
+    assert "attention" not in names(Graph(graph.inputs, with_idioms(graph.outputs)))
 
 
 def test_a_row_that_sees_nothing_gives_zeros() -> None:

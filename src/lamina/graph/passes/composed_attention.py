@@ -1,15 +1,18 @@
 """Attention that a program writes out in steps: softmax(scale q kᵀ + bias) v, replaced by the op.
 
 The pattern is the product of a softmax over rows with the values, and before the softmax a product of queries and
-keys, possibly with factors on it or its operands, with added biases and masks or elements set to -inf, and with casts
-and reshapes that keep matrices whole; between softmax and values there may be dropout of the weights, with the op's
-own mask, drawn from the same random numbers. The op takes matrices [B, H, S, D]; further leading axes are joined, and
-a single one stands for heads, unless scores were reshaped for what is added to them.
-A row whose scores are all -inf gives zeros, as the op does, where the steps give NaN.
+keys, possibly with factors on it or its operands, with added biases and masks or elements set to -inf or to the
+lowest number of a type, and with casts and reshapes that keep matrices whole; between softmax and values there may be
+dropout of the weights, with the op's own mask, drawn from the same random numbers. The op takes matrices
+[B, H, S, D]; further leading axes are joined, and a single one stands for heads, unless scores were reshaped for what
+is added to them. A row whose scores are all -inf gives zeros, as the op does, where the steps give NaN. A row whose
+scores are all set to the lowest number has equal weights either way; their gradient ends at the steps, and would pass
+the op: where there is one, the mask must be known to leave every row a score.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf, prod
 from typing import Any, NamedTuple, cast
 
@@ -17,6 +20,7 @@ import numpy as np
 
 from lamina.backends.pattern import Either, MadeBy, Results, either, made_by, operand
 from lamina.graph.ir.graph import Node, Value, constant
+from lamina.graph.passes.known_masks import known_values
 from lamina.graph.passes.pattern import Match, RewriteRule, number_of
 from lamina.ops.primitives.attention import Attention
 from lamina.ops.primitives.cast import Cast
@@ -29,6 +33,8 @@ from lamina.spec import Shape
 
 #: The most steps between the products that are followed.
 _REACH = 12
+#: A score added to this much is lost in rounding.
+_LOWEST = -1e30
 
 
 class _Scores(NamedTuple):
@@ -40,13 +46,13 @@ class _Scores(NamedTuple):
     biases: list[tuple[Value, Shape]]
 
 
-def _attention(match: Match) -> Results | None:
+def _attention(differentiated: bool, match: Match) -> Results | None:
     """The op for the product of weights and values, where the weights are a softmax of `_Scores`.
 
-    Its output includes the statistics that its gradient reads.
+    Its output includes the statistics that its gradient reads. differentiated: whether there may be a gradient.
     """
     root, last = match.root, cast(Matmul, match.root.op)
-    found = _scores(match.node("softmax").inputs[0], match)
+    found = _scores(match.node("softmax").inputs[0], match, differentiated)
     if found is None or last.transpose_a or last.transpose_b:
         return None
     if "dropout" in match and match.readers(match.node("dropout").outputs[1]):
@@ -59,9 +65,10 @@ def _attention(match: Match) -> Results | None:
         return None
     if 0 in (q.shape[-1], v.shape[-2]):  # empty, which the op refuses
         return None
+    q, k, scale = _unscaled(q, k, found.scale, match)
     if not op.transpose_b:
         k = _exchanged(k, match)
-    q, k, scale = _unscaled(q, k, found.scale, match)
+        q, k, scale = _unscaled(q, k, scale, match)
     bias = axes.bias(found.biases, match)
     if bias is None:
         return None
@@ -82,7 +89,7 @@ def _dropped(axes: _Axes, match: Match) -> tuple[list[Value], float, dict[Value,
     return [axes.four(mask, match)], 1 - p, {node.outputs[2]: after}
 
 
-def _scores(value: Value, match: Match) -> _Scores | None:
+def _scores(value: Value, match: Match, differentiated: bool) -> _Scores | None:
     """The input of a softmax, followed back to the product; each step has only the next one as reader."""
     factor, biases = 1.0, list[tuple[Value, Shape]]()
     for _ in range(_REACH):
@@ -91,7 +98,7 @@ def _scores(value: Value, match: Match) -> _Scores | None:
             return None
         if isinstance(node.op, Matmul):
             return _Scores(node, factor, biases)
-        before, number, bias = _step(node, match)
+        before, number, bias = _step(node, match, differentiated)
         if before is None or (bias is not None and factor != 1.0):
             return None
         if bias is not None:
@@ -100,7 +107,7 @@ def _scores(value: Value, match: Match) -> _Scores | None:
     return None
 
 
-def _step(node: Node, match: Match) -> tuple[Value | None, float, Value | None]:
+def _step(node: Node, match: Match, differentiated: bool) -> tuple[Value | None, float, Value | None]:
     """The scores that a step on scores reads, the factor it multiplies them by, and the term it adds.
 
     None for the first where the step does something else.
@@ -119,13 +126,25 @@ def _step(node: Node, match: Match) -> tuple[Value | None, float, Value | None]:
             return a, 1.0, b
         return (b, 1.0, a) if b.shape == y.shape and _is_behind_product(b, match) else (None, 1.0, None)
     if isinstance(op, Where):
-        seen, a, b = inputs
-        hidden, scores = (a, b) if number_of(a) == -inf else (b, a)
-        if number_of(hidden) == -inf and scores.shape == y.shape:
+        mask, a, b = inputs
+        hidden, scores = (a, b) if _is_lowest(a) else (b, a)
+        if not _is_lowest(hidden) or scores.shape != y.shape:
+            return None, 1.0, None
+        known = known_values(mask, match)
+        seen = None if known is None or not known.ndim else known == (hidden is b)
+        if seen is not None and seen.all():
+            return scores, 1.0, None
+        leaves_some = seen is not None and seen.any(-1).all()  # in each row
+        if number_of(hidden) == -inf or leaves_some or not differentiated:
             nothing = constant(np.zeros((), y.dtype.numpy))
             parts = (hidden, nothing) if hidden is a else (nothing, hidden)
-            return scores, 1.0, match.apply(Where(), seen, *parts, at=node)[0]
+            return scores, 1.0, match.apply(Where(), mask, *parts, at=node)[0]
     return None, 1.0, None
+
+
+def _is_lowest(value: Value) -> bool:
+    number = number_of(value)
+    return number is not None and number <= _LOWEST
 
 
 def _other(inputs: tuple[Value, ...]) -> Value:
@@ -264,8 +283,15 @@ def _forms(weights: MadeBy) -> Either:
     return either(shaped, _reshaped_or_not(dropped))
 
 
+def _rules(differentiated: bool) -> list[RewriteRule]:
+    return [
+        RewriteRule(
+            "attention", made_by(Matmul, _forms(weights), operand("v")), partial(_attention, differentiated)
+        )
+        for weights in (_softmax, made_by(Cast, _softmax).read_once)
+    ]
+
+
 _softmax = made_by(Softmax, operand("scores"), name="softmax", where=_is_of_rows).read_once
-ATTENTION = [
-    RewriteRule("attention", made_by(Matmul, _forms(weights), operand("v")), _attention)
-    for weights in (_softmax, made_by(Cast, _softmax).read_once)
-]
+#: Equal in value and gradient; equal in value alone.
+ATTENTION, ATTENTION_WITHOUT_GRADIENT = _rules(True), _rules(False)

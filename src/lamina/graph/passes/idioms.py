@@ -15,7 +15,7 @@ from typing import Any
 from lamina.backends.pattern import AnyValue, MadeBy, Pattern, PatternNode, Results, either, made_by, operand
 from lamina.graph.ir.graph import Graph, Value, reachable
 from lamina.graph.passes.algebraic import STEP_BEFORE_SPREADING
-from lamina.graph.passes.composed_attention import ATTENTION
+from lamina.graph.passes.composed_attention import ATTENTION, ATTENTION_WITHOUT_GRADIENT
 from lamina.graph.passes.known_masks import KNOWN_MASKS
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, number_of, rewrite
 from lamina.ops.core import Op
@@ -275,6 +275,7 @@ _SMOOTH = [
 ]  # fmt: skip
 #: Formulas with kinks: there the gradient is the formula's (half at a maximum, all at a bound), not the op's.
 _KINKED = [
+    *ATTENTION_WITHOUT_GRADIENT,
     RewriteRule("relu", made_by(Maximum, _x, _number(0.0)), _of_x(Relu())),
     RewriteRule("clipped relu", made_by(Minimum, made_by(Relu, _x).read_once, operand("hi")), _clipped),
     RewriteRule("hard swish", _product(_x, _lifted, number=1 / 6), _of_x(HardSwish(), {0: 3.0, 1: 1.0})),

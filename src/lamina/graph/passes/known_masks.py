@@ -56,7 +56,7 @@ def _least(value: Value, rows: int, columns: int, match: Match) -> _Least | None
     unknown."""
     notes = match.rewriting.notes
     if (key := (_least, value, rows, columns)) not in notes:
-        known = _known(value, match)
+        known = known_values(value, match)
         notes[key] = None if known is None else _less(_once(known), rows, columns, value.spec.numel)
     found: _Least | None = notes[key]
     return found
@@ -82,7 +82,7 @@ def _once(bias: Array) -> Array:
     return np.ascontiguousarray(bias)
 
 
-def _known(value: Value, match: Match) -> Array | None:
+def known_values(value: Value, match: Match) -> Array | None:
     """The values of a tensor that is computed from constants alone, in few steps."""
     found: dict[Value, Array | None] = {}
     left = [_MOST_STEPS]
