@@ -20,6 +20,8 @@ PROGRAMS = {
     "of chunks": "y = x.clone()\na, b = y.chunk(2, 3)\nb.copy_(a)\nreturn y",
     "whole numbers": "y = x.long()\ny[:, 1:] += y[:, :1]\nreturn y",
     "booleans": "y = x > 0\ny[..., 2] = True\nreturn y",
+    "by operators on bits": "y = x > 0\nz, n = y[:, 1:], (x * 4).long()\nz &= x[:, 1:] < 1\ny |= x > 2\ny ^= x > 3\n"
+    "n <<= 2\nn >>= 1\nn ^= 5\nn &= 127\nreturn y, z, n",
     "by a mask": "y = x.clone()\ny[y < 0] = 0.5\nreturn y",
     "by indices": "y = x.clone()\ny[:, torch.tensor([0, 2])] = 3.0\nreturn y",
     "an input": "x[:, 1].sub_(1)\nreturn x * 2",

@@ -67,3 +67,58 @@ def test_what_is_made_in_a_shape_alone_has_no_gradient() -> None:
     found = made(x)
     assert [y.requires_grad for y in found] == [False, False, True]
     torch.testing.assert_close(found, [torch.zeros(3), torch.full((3,), 6.0), 1 + 2 * x])
+
+
+#: Numbers of a tensor that only the running program knows, as those of an attribute are in a compiled one.
+NUMBERS_OF_TENSORS = [
+    "torch.cat([torch.full((2, 1), s) for s in stride])",
+    "x.new_full((2, 1), stride[1])",
+    "torch.full_like(x, stride[0]) * x",
+    "torch.linspace(stride[0], stride[1], 5) + x.sum()",
+    "torch.linspace(0.0, stride[1], 1)",
+    "torch.logspace(0, stride[0], 3, base=2.0)",
+]
+
+
+@pytest.mark.parametrize("text", NUMBERS_OF_TENSORS)
+def test_a_number_may_be_a_tensors(text: str) -> None:
+    """PyTorch reads it; a compiled program computes with it."""
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    made = eval("lambda x, stride: " + text, {"torch": torch})
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stride = torch.tensor([4.0, 8.0])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return made(x, self.stride)  # type: ignore[no-any-return]
+
+    x = torch.rand(3, 2)
+    converted, wanted = from_torch(Net(), x), Net()(x)
+    found = lm.jit(lambda x: converted(x))(x.numpy())
+    torch.testing.assert_close(torch.from_numpy(found.numpy()), wanted)
+
+
+def test_a_size_that_a_program_does_not_know_is_refused() -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+    from lamina.convert.torch.node import TorchConversionError
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.end = torch.tensor([3.0])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.arange(self.end[0])  # type: ignore[call-overload, no-any-return]
+
+    converted = from_torch(Net(), torch.rand(3))
+    with pytest.raises(TorchConversionError, match=r"aten.arange.default: the size of the result depends on"):
+        lm.jit(lambda x: converted(x))(torch.rand(3).numpy())

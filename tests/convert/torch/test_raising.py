@@ -58,7 +58,24 @@ def otherwise(x: Any, y: Any) -> Any:
         raise ValueError("too small")
 
 
-@pytest.mark.parametrize("forward", [too_large, asserted, negated, both_ways, one_of_several, otherwise])
+def by_numbers(x: Any, y: Any) -> Any:
+    if y.max().item() >= 3 or not (0 <= y.min().item() < 5):
+        raise ValueError("out of range")
+    assert torch.isfinite(x).all().item(), "not finite"
+    if not (y > 0).all().item():
+        raise ValueError("negative")
+    return x + 4
+
+
+def by_a_function(x: Any, y: Any) -> Any:
+    torch._assert((y > 0).all(), "negative")
+    return x + 5
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [too_large, asserted, negated, both_ways, one_of_several, otherwise, by_numbers, by_a_function],
+)
 def test_a_branch_that_only_raises_is_left_out(forward: Any) -> None:
     class Checked(torch.nn.Module):
         def forward(self, x: Any, y: Any) -> Any:
@@ -95,7 +112,14 @@ def caught(x: Any, y: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("forward", [decided, elsewhere, caught])
+def read_otherwise(x: Any, y: Any) -> Any:
+    n = y.max().item()
+    if n >= 3:
+        x = x + 1
+    return x
+
+
+@pytest.mark.parametrize("forward", [decided, elsewhere, caught, read_otherwise])
 def test_other_decisions_are_refused(forward: Any) -> None:
     class Deciding(torch.nn.Module):
         def forward(self, x: Any, y: Any) -> Any:
@@ -128,3 +152,29 @@ def test_code_without_a_file_is_refused_even_where_its_caller_asserts() -> None:
     net = type("Written", (torch.nn.Module,), {"forward": made["forward"]})()
     with pytest.raises(convert.TorchConversionError, match="decided in Python by values of tensors"):
         assert convert.from_torch(net)(X, Y) is not None
+
+
+def test_a_number_that_something_else_reads_is_none_that_passes() -> None:
+    class Indexing(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            assert x[y.max().item()].shape[0] == 4
+            return x + y[:, None]
+
+    found = convert.from_torch(Indexing())(X, Y)
+    np.testing.assert_allclose(found.numpy(), (X + Y[:, None]).numpy(), atol=1e-6)
+
+
+def test_what_only_an_assertion_reads_needs_no_value_in_a_program() -> None:
+    """`torch._check_tensor_all` of a tensor made of sizes, and of an argument."""
+    import lamina as lm
+
+    class Checked(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            sizes = torch.tensor([tuple(x.shape)])
+            torch._check_tensor_all((sizes[:, 0] * sizes[:, 1]).sum() == x.numel())
+            torch._check_tensor_all(x.abs() >= 0)
+            return x * 2
+
+    converted = convert.from_torch(Checked(), X)
+    found = lm.jit(lambda x: converted(x))(X.numpy())
+    np.testing.assert_allclose(found.numpy(), 2 * X.numpy())

@@ -25,10 +25,11 @@ def constant(call: TorchCall, values: Any, dtype: DType) -> Tensor:
 
 
 def _kind(*values: Any) -> DType:
-    """The dtype of Python numbers."""
-    if any(isinstance(v, float) for v in values):
+    """The dtype of Python numbers, and of tensors' numbers."""
+    if any(v.dtype.is_float if is_operand(v) else isinstance(v, float) for v in values):
         return usual()
-    return as_dtype("bool" if all(isinstance(v, bool) for v in values) else "int64")
+    truths = all(v.dtype.name == "bool" if is_operand(v) else isinstance(v, bool) for v in values)
+    return as_dtype("bool" if truths else "int64")
 
 
 @converts("zeros", "ones", "empty", "full", "new_zeros", "new_ones", "new_empty", "new_full", "empty_strided",
@@ -40,11 +41,11 @@ def filled(call: TorchCall) -> Any:
     kind = call["input"].dtype if call.name.startswith("new_") else usual()
     if name == "full":
         value = call["fill_value"]
-        kind = kind if call.name == "new_full" else value.dtype if is_operand(value) else _kind(value)
+        kind = kind if call.name == "new_full" else _kind(value)
     size = call["size"]
     shape, dtype = (size,) if isinstance(size, int) else tuple(size), call.dtype(kind)
     if is_operand(value):
-        return ops.expand(ops.cast(value, dtype), shape)
+        return ops.stop_gradient(ops.expand(ops.cast(value, dtype), shape))
     return constant(call, np.full(shape, value), dtype)
 
 
@@ -54,7 +55,7 @@ def like(call: TorchCall) -> Any:
     x = call["input"]
     value = call["fill_value"] if call.name == "full_like" else int(call.name == "ones_like")
     if is_operand(value):
-        return ops.broadcast_to(ops.cast(value, call.dtype(x.dtype)), x.shape)
+        return ops.stop_gradient(ops.broadcast_to(ops.cast(value, call.dtype(x.dtype)), x.shape))
     return ops.stop_gradient(
         ops.full_like(x, value, dtype=call.dtype(x.dtype))
     )  # a constant, known to autograd
@@ -64,6 +65,10 @@ def like(call: TorchCall) -> Any:
 def arange(call: TorchCall) -> Any:
     """Numbers from start up to, but excluding, end."""
     start, end, step = call.get("start", 0), call["end"], call.get("step", 1)
+    if any(map(is_operand, (start, end, step))):
+        raise call.error(
+            "the size of the result depends on numbers that are known only when the program runs"
+        )
     kind = _kind(start, end, step)
     return constant(call, np.arange(start, end, step), call.dtype(kind))
 
@@ -71,9 +76,20 @@ def arange(call: TorchCall) -> Any:
 @converts("linspace", "logspace")
 def linspace(call: TorchCall) -> Any:
     """Numbers from start to end, both included."""
-    dtype = call.dtype(usual())
-    found = np.linspace(call["start"], call["end"], call["steps"], dtype=np.float64)
+    dtype, ends = call.dtype(usual()), (call["start"], call["end"])
+    if any(map(is_operand, ends)):
+        return ops.stop_gradient(_between(call, *ends, dtype))
+    found = np.linspace(*ends, call["steps"], dtype=np.float64)
     return constant(call, found if call.name == "linspace" else call.get("base", 10.0) ** found, dtype)
+
+
+def _between(call: TorchCall, start: Any, end: Any, dtype: DType) -> Any:
+    """`linspace` and `logspace` between numbers that are known only when the program runs: [steps]."""
+    wide = dtype if dtype.is_float else as_dtype("float64")
+    start, end = (ops.cast(v, wide) if is_operand(v) else v for v in (start, end))
+    share = np.linspace(0.0, 1.0, call["steps"])
+    found = constant(call, 1.0 - share, wide) * start + constant(call, share, wide) * end
+    return ops.cast(found if call.name == "linspace" else ops.pow(call.get("base", 10.0), found), dtype)
 
 
 @converts("fftfreq", "rfftfreq")

@@ -29,7 +29,13 @@ from lamina.convert.torch.node import (
     is_operand,
     read,
 )
-from lamina.convert.torch.selecting import Selection, has_selections, of_selections, refuse_selections
+from lamina.convert.torch.selecting import (
+    Selection,
+    has_selections,
+    is_only_checked,
+    of_selections,
+    refuse_selections,
+)
 from lamina.convert.torch.targets import (
     defaults,
     full_name,
@@ -78,7 +84,8 @@ class FxProgram:
         self.graph_module = graph_module
         nodes = list(graph_module.graph.nodes)
         self.inputs = tuple(n.name for n in nodes if n.op == "placeholder")
-        self._nodes = [n for n in nodes if not _is_idle(n)]
+        idle = _idle(nodes)
+        self._nodes = [n for n in nodes if n not in idle]
         self.attributes = tuple(
             dict.fromkeys(
                 str(n.target)
@@ -421,9 +428,21 @@ def _is_in_place(node: Node, args: Any, kwargs: Any) -> bool:
     return False
 
 
-def _is_idle(node: Node) -> bool:
-    """Calls of modules with unused results: torch.export's checks of its inputs."""
-    return node.op == "call_module" and not node.users
+def _idle(nodes: Iterable[Node]) -> set[Node]:
+    """What only checks: calls of modules with unused results (torch.export's checks of its inputs), and assertions of
+    tensors' numbers, with the numbers that nothing else reads.
+    """
+    found: set[Node] = set()
+    for node in nodes:
+        if node.op == "call_module":
+            is_idle = not node.users
+        elif node.op.startswith("call") and name_of(node) in ("item", "_local_scalar_dense"):
+            is_idle = bool(node.users) and is_only_checked(node)
+        else:
+            is_idle = not found.isdisjoint(node.all_input_nodes)
+        if is_idle:
+            found.add(node)
+    return found
 
 
 def _is_tensor(value: Any) -> bool:

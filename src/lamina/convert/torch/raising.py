@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -41,13 +41,12 @@ class RaisingBranches(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """The function, or the truth of a tensor."""
-        if func is torch.Tensor.__bool__ and is_fake(args[0]) and getattr(args[0], "constant", None) is None:
-            frame = _own_frame()
-            passing = None if frame is None else _passing(frame)
-            if frame is not None and passing is not None:
-                self._places[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
-                return passing
-        return func(*args, **(kwargs or {}))
+        frame = _own_frame() if func in _DECIDING and _has_no_value(args[0]) else None
+        passing = None if frame is None else True if func is torch._assert else _passing(frame, func)
+        if frame is None or passing is None:
+            return func(*args, **(kwargs or {}))
+        self._places[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
+        return _PassingNumber(passing) if func is torch.Tensor.item else passing
 
     def warn(self) -> None:
         """Of what is no longer checked."""
@@ -58,12 +57,45 @@ class RaisingBranches(TorchFunctionMode):
             warnings.warn(text, stacklevel=3)
 
 
-class _ConditionPart(NamedTuple):
-    """A part of a condition: where it is, and its truth with which nothing is raised."""
+#: Functions by which Python decides by a tensor's value.
+_DECIDING = (torch.Tensor.__bool__, torch.Tensor.item, torch._assert)
 
-    start: tuple[int, int]
-    end: tuple[int, int]
+
+def _has_no_value(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and is_fake(x) and getattr(x, "constant", None) is None
+
+
+class _PassingNumber:
+    """A number that is only known to pass: its truth, and each comparison with it, are those with which nothing is
+    raised.
+    """
+
+    def __init__(self, passes: bool) -> None:
+        self._passes = passes
+
+    def __bool__(self) -> bool:
+        return self._passes
+
+    def _compared(self, other: object) -> bool:
+        return self._passes
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared
+    __hash__ = None  # type: ignore[assignment]  # as for all that is equal to many
+
+
+_Point: TypeAlias = tuple[int, int]
+_Span: TypeAlias = tuple[_Point, _Point]
+
+
+class _ConditionPart(NamedTuple):
+    """A part of a condition: where it is, its truth with which nothing is raised, and where that decides alone: the
+    part itself, and the sides of a comparison.
+    """
+
+    start: _Point
+    end: _Point
     passes: bool
+    compared: frozenset[_Span]
 
 
 def _own_frame() -> FrameType | None:
@@ -74,29 +106,34 @@ def _own_frame() -> FrameType | None:
     return frame
 
 
-def _passing(frame: FrameType) -> bool | None:
+def _passing(frame: FrameType, function: Any) -> bool | None:
     """The truth of what a frame decides, with which nothing is raised; None if other things depend on it."""
-    place = _value_place(frame)
+    is_number = function is torch.Tensor.item
+    place = _value_place(frame, called=is_number)
     if place is None:
         return None
     start, end = place
     found = {
         part.passes
         for part in _parts(frame.f_code.co_filename)
-        if (part.start <= start and end <= part.end) or (start <= part.start and part.end <= end)
+        if (place in part.compared if is_number else _overlap(part, start, end))
     }
     return found.pop() if len(found) == 1 else None
 
 
-def _value_place(frame: FrameType) -> tuple[tuple[int, int], tuple[int, int]] | None:
+def _overlap(part: _ConditionPart, start: _Point, end: _Point) -> bool:
+    return (part.start <= start and end <= part.end) or (start <= part.start and part.end <= end)
+
+
+def _value_place(frame: FrameType, called: bool) -> _Span | None:
     """Where the expression starts and ends whose truth is asked for: that of the instruction before (in Python 3.11 a
-    jump may have the place of another part)."""
-    before = dis.Positions()
+    jump may have the place of another part). called: that of the call itself."""
+    found = dis.Positions()
     for instruction in dis.get_instructions(frame.f_code):
-        if instruction.offset >= frame.f_lasti:
+        if instruction.offset >= frame.f_lasti + called:
             break
-        before = instruction.positions or dis.Positions()
-    line, last, column, stop = before
+        found = instruction.positions or dis.Positions()
+    line, last, column, stop = found
     if line is None or last is None or column is None or stop is None:
         return None
     return (line, column), (last, stop)
@@ -141,6 +178,11 @@ def _of(test: ast.expr, passes: bool) -> Iterator[_ConditionPart]:
         for part in test.values:
             yield from _of(part, passes)
     else:
-        assert test.end_lineno is not None
-        assert test.end_col_offset is not None
-        yield _ConditionPart((test.lineno, test.col_offset), (test.end_lineno, test.end_col_offset), passes)
+        sides = [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
+        yield _ConditionPart(*_place(test), passes, frozenset(map(_place, [test, *sides])))
+
+
+def _place(node: ast.expr) -> _Span:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)

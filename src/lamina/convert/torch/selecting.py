@@ -94,7 +94,7 @@ def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], 
     first, name = parts[0], name_of(node)
     if name in _WRITES:
         return _written(name, args, first)
-    if name in _SIZES and _is_only_checked(node):
+    if name in _SIZES and is_only_checked(node):
         return first.mask.spec.numel
     if name in ("sum", "mean") and len(args) == 1 and not any(v is not None for v in kwargs.values()):
         return Cell(first.reduced(name == "mean"))
@@ -112,13 +112,17 @@ def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], 
     return replace(first, values=y)
 
 
-def _is_only_checked(node: Node) -> bool:
-    """Whether a size is only used in PyTorch's assertions, possibly through arithmetic."""
+def is_only_checked(node: Node) -> bool:
+    """Whether a number is only used in PyTorch's assertions, possibly through arithmetic."""
     return all(
         name_of(user).startswith(("_assert", "_check", "sym_constrain"))
-        or (getattr(user.target, "__module__", "") in ("_operator", "math") and _is_only_checked(user))
+        or (_is_arithmetic(user) and is_only_checked(user))
         for user in node.users
     )
+
+
+def _is_arithmetic(node: Node) -> bool:
+    return getattr(node.target, "__module__", "") in ("_operator", "math") or name_of(node).startswith("sym_")
 
 
 def _written(name: str, args: Any, values: Selection) -> Any:

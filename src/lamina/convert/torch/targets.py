@@ -25,6 +25,8 @@ Schema: TypeAlias = torch._C.FunctionSchema
 #: Other names of functions, and their names here: the aliases that PyTorch documents, and the exporter's own names.
 SYNONYMS = ALIASES | {
     "true_divide": "div", "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor",
+    "__iand__": "bitwise_and_", "__ior__": "bitwise_or_", "__ixor__": "bitwise_xor_",
+    "__ilshift__": "bitwise_left_shift_", "__irshift__": "bitwise_right_shift_",
     "swapdims": "transpose", "special_expit": "sigmoid", "special_gammaln": "lgamma", "log_sigmoid": "logsigmoid",
     "linalg_matmul": "matmul", "linalg_cross": "cross", "linalg_diagonal": "diagonal", "fake_quantize": "quantize",
     "_efficientzerotensor": "zeros",
@@ -292,4 +294,6 @@ def _cost(kind: str, value: Any) -> int | None:
         return 3
     if kind == "float" and isinstance(value, bool):
         return 1  # a number there: pad(…, value=True)
+    if kind == "number" and isinstance(value, Cell):  # PyTorch reads the number of a tensor of no axes
+        return 10
     return 0 if _KINDS[kind](value) else None
