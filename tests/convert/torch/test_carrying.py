@@ -266,3 +266,36 @@ def test_tables_that_are_kept_by_size_hold_no_tensors_of_the_export(where: str, 
         np.testing.assert_allclose(converted(x).numpy(), net(x).detach().numpy(), atol=1e-6)
     converted.eval()
     np.testing.assert_allclose(converted(inputs[0]).numpy(), net(inputs[0]).detach().numpy(), atol=1e-6)
+
+
+def test_hooks_that_the_first_call_registers_are_registered_once() -> None:
+    """As transformers' networks do to collect hidden states: in further graphs, and in the source itself."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    class Collecting(nn.Module):
+        hooked = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+
+        def forward(self, x: Any) -> Any:
+            seen: list[Any] = []
+            self.collect = seen.append
+            if not self.hooked:
+                self.hooked = True
+                for layer in self.layers:
+                    layer.register_forward_hook(lambda module, args, y: self.collect(y))
+            self.layers(x)
+            return seen
+
+    net = Collecting()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `hooked` is a flag that a call sets
+        converted = from_torch(net, torch.rand(5, 2))
+        found = converted(torch.rand(2, 6, 2))
+    assert [tuple(y.shape) for y in found] == [(2, 6, 3), (2, 6, 4)]
+    assert len(net(torch.rand(5, 2))) == 2
