@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lamina.backends.cuda import backend
+from lamina.backends.cuda.norm import group_norm
 from lamina.ops.primitives import GroupNorm, GroupNormGrad
 from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, contiguous, float16, float32, float64
 from tests.backends.cuda.norm.test_norm import check
@@ -57,6 +58,39 @@ def test_values(shape: tuple[int, ...], groups: int, dtype: DType, misaligned: b
     mean, r = split.mean(2).astype(wide), (1 / np.sqrt(split.var(2) + 1e-5)).astype(wide)
     check(GroupNorm(groups, 1e-5), [x, scale, bias], True, misaligned)
     check(GroupNormGrad(groups), [g, x, scale, mean, r], True, misaligned)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
+@pytest.mark.parametrize(("shape", "groups"), CASES, ids=str)
+def test_large_tensors_are_summed_by_channels(
+    shape: tuple[int, ...], groups: int, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one beyond the L2 cache is."""
+    assert not _channels_of((128, 128, 64, 64), 32).holds_groups
+    monkeypatch.setattr(group_norm._Channels, "holds_groups", False)
+    x = np.random.default_rng(groups).standard_normal(shape).astype(dtype.numpy)
+    numbers = np.random.default_rng(1).standard_normal((2, shape[1])).astype(dtype.compute.numpy)
+    check(GroupNorm(groups, 1e-5), [x, *numbers], True, False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "holds"),
+    [
+        ((1, 128, 64, 64), 32, True),  # 8 bytes of each position
+        ((1, 512, 64, 64), 32, True),
+        ((1, 2048, 64, 64), 32, False),  # 512 KiB
+        ((1, 96, 128, 128), 32, False),  # three channels: an access each
+        ((8, 256, 32, 32), 32, True),
+        ((64, 128, 64, 64), 32, False),  # most of what is read of a row is another block's
+    ],
+)
+def test_which_groups_a_block_holds(shape: tuple[int, ...], groups: int, holds: bool) -> None:
+    assert _channels_of(shape, groups).holds_groups == holds
+
+
+def _channels_of(shape: tuple[int, ...], groups: int) -> group_norm._Channels:
+    return group_norm._Channels(Spec(shape, bfloat16, channels_last(shape)), groups, H200.machine)
 
 
 def test_what_lies_channels_last_stays_so() -> None:

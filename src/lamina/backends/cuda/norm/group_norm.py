@@ -3,22 +3,28 @@
 In groups of few channels a group's elements are a few bytes per position, so that its rows would be read in small
 pieces; long rows are read repeatedly, and a few rows leave most of the machine idle. Instead each channel of an image
 is summed, as in batch norm, and the sums are combined by groups: x is read twice, g and x twice for the gradient, in
-whole accesses, without reorders. The same passes compute an activation.
+whole accesses, without reorders. The same passes compute an activation. Of small tensors a block holds a group's
+elements in registers (`group_norm.cu`): one launch in place of three.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.launch.indexing import collapse, index_type, memory_order
+from lamina.backends.cuda.launch.indexing import KernelSizes, collapse, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
+    VECTOR,
     WORKSPACE_ALIGNMENT,
     Bindable,
     Launch,
     Place,
+    Program,
+    Table,
+    c_type,
     constants,
     kernel_plan,
     round_up,
@@ -52,6 +58,8 @@ _PLACES = 32
 _FEW_SUMS = 512
 #: Rows per multiprocessor that keep it busy.
 _ENOUGH = 2
+#: Bytes of a group that a thread holds, and the most threads; bytes of a register, and in which the L2 cache is read.
+_HELD, _MOST_THREADS, _REGISTER, _SECTOR = 128, 1024, 4, 32
 
 
 def _text(functions: NormFunctions | None, x: Spec) -> str:
@@ -90,8 +98,8 @@ class _Channels:
 
     def known(self, head: KernelHead) -> KernelHead:
         """The header with the numbering of channels."""
-        head.sizes.add(CHANNELS=self.x.shape[1], PER_GROUP=self.x.shape[1] // self.groups)
-        head.sizes.add_quotient("group_of", self.x.shape[1] // self.groups)
+        head.sizes.add(CHANNELS=self.x.shape[1], PER_GROUP=self.per_group)
+        head.sizes.add_quotient("group_of", self.per_group)
         head.sizes.add_quotient("image_of", self.x.shape[1])
         return head
 
@@ -103,12 +111,53 @@ class _Channels:
         is_busy = self.lines >= _ENOUGH * self.machine.multiprocessors
         return nbytes <= HELD_BYTES or (is_busy and at_once * nbytes <= self.machine.l2_bytes)
 
+    @property
+    def positions(self) -> int:
+        """Positions of an image."""
+        return self.x.numel // (self.x.shape[0] * self.x.shape[1])
+
+    @property
+    def per_group(self) -> int:
+        """Channels of a group."""
+        return self.x.shape[1] // self.groups
+
+    @property
+    def width(self) -> int:
+        """Channels of a group in an access."""
+        return gcd(self.per_group, VECTOR // self.x.dtype.itemsize)
+
+    @property
+    def holds_groups(self) -> bool:
+        """Whether blocks can hold groups, and what they read of a row is little beside the L2 cache."""
+        size = self.x.dtype.itemsize
+        read = self.x.nbytes * max(1, _SECTOR // (self.per_group * size))
+        accesses = _MOST_THREADS * _HELD // max(_REGISTER, self.width * size)
+        fits = self.positions * (self.per_group // self.width) <= accesses
+        return self.x.physical.strides[1] == 1 and fits and read <= self.machine.l2_bytes // 2
+
+    def holding(self, text: str, places: Sequence[Place]) -> Launch:
+        """The launch with a block for each group."""
+        parts = self.per_group // self.width
+        accesses = self.positions * parts
+        threads = min(_MOST_THREADS, round_up(accesses, 32))
+        kind = index_type(self.x.numel)
+        sizes = KernelSizes(known=kind != "i32")
+        sizes.add(GROUPS=self.groups, PER_GROUP=self.per_group, CHANNELS=self.x.shape[1])
+        sizes.add(PLACES=self.positions, PARTS=parts)
+        sizes.add_quotient("image_of", self.groups)
+        sizes.add_quotient("place_of", parts)
+        held = 1 << (-(-accesses // threads) - 1).bit_length()
+        head = f"typedef {kind} Index;\ntypedef {c_type(self.x.dtype)} T;\n{sizes.text}"
+        head += constants(V=self.width, HELD=held, THREADS=threads)
+        program = Program("group_norm_held", "norm/group_norm.cu", head + text)
+        return Launch(program, (self.lines,), (threads,), (*places, Table(sizes.values)))
+
     def gathering(
         self, name: str, aligned: bool, teams: int, places: Sequence[Place], text: str = ""
     ) -> Launch:
         """A launch with a warp, or a block, for each combination of channel sums."""
         sums = self.blocks(aligned)
-        members = 32 if self.x.shape[1] // self.groups * sums.split[1] <= _FEW_SUMS else 256
+        members = 32 if self.per_group * sums.split[1] <= _FEW_SUMS else 256
         index = index_type(sums.kept.reach + self.x.numel)
         head = KernelHead.bare(types(index, self.x), known=index != "i32")
         head.sizes.add(OUTPUTS=sums.kept.count, COUNT=sums.reduced.count, SPLITS=sums.split[1])
@@ -146,8 +195,8 @@ def _channels(
     return None if blocks.by_rows or blocks.reduced.count < _PLACES else found
 
 
-def _label(op: GroupNorm | GroupNormGrad, functions: NormFunctions | None) -> str:
-    return f"{op.name if functions is None else functions.label(op.name)} by channels"
+def _label(op: GroupNorm | GroupNormGrad, functions: NormFunctions | None, way: str = "by channels") -> str:
+    return f"{op.name if functions is None else functions.label(op.name)} {way}"
 
 
 @kernels(GroupNorm, source="kernel")
@@ -170,6 +219,9 @@ def group_norm(
     text = _text(functions, x) + constants(APPLY=1) + flags(INFERENCE=False, SIGNS=False)
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
+        if aligned and lying.holds_groups:
+            own = (*(source(i) for i in range(3)), target(1), target(2), target(0))
+            return (lying.holding(epsilon + _text(functions, x), own),)
         places = (source(0), scratch(), target(1), target(2))
         return (
             moments(x, lying.blocks(aligned)),
@@ -182,7 +234,7 @@ def group_norm(
         inputs,
         outputs,
         steps(True),
-        label=_label(op, functions),
+        label=_label(op, functions, "held" if lying.holds_groups else "by channels"),
         workspace=lying.sums_bytes,
         plain=lambda: steps(False),
     )
