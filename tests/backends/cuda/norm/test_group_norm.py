@@ -77,12 +77,11 @@ def test_large_tensors_are_summed_by_channels(
 @pytest.mark.parametrize(
     ("shape", "groups", "holds"),
     [
-        ((1, 128, 64, 64), 32, True),  # 8 bytes of each position
-        ((1, 512, 64, 64), 32, True),
-        ((1, 2048, 64, 64), 32, False),  # 512 KiB
-        ((1, 96, 128, 128), 32, False),  # three channels: an access each
-        ((8, 256, 32, 32), 32, True),
-        ((64, 128, 64, 64), 32, False),  # most of what is read of a row is another block's
+        ((1, 512, 32, 32), 32, True),
+        ((1, 128, 64, 64), 32, False),  # 8 bytes of each of many cache lines
+        ((1, 4096, 16, 16), 4, False),  # 512 KiB
+        ((64, 512, 8, 8), 32, True),
+        ((64, 128, 32, 32), 32, False),
     ],
 )
 def test_which_groups_a_block_holds(shape: tuple[int, ...], groups: int, holds: bool) -> None:

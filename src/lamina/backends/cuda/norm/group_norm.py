@@ -58,8 +58,11 @@ _PLACES = 32
 _FEW_SUMS = 512
 #: Rows per multiprocessor that keep it busy.
 _ENOUGH = 2
-#: Bytes of a group that a thread holds, and the most threads; bytes of a register, and in which the L2 cache is read.
-_HELD, _MOST_THREADS, _REGISTER, _SECTOR = 128, 1024, 4, 32
+#: Bytes of a group that a thread holds, and the most threads; bytes of a register and of a cache line.
+_HELD, _MOST_THREADS, _REGISTER, _LINE = 128, 1024, 4, 128
+#: The most cache lines that a multiprocessor reads for its groups: one a cycle, and again for the result. 256 positions
+#: take 3 microseconds, 1,024 take 5, 4,096 take 10, by channels 7 (compute capability 9.0).
+_MOST_LINES = 1536
 
 
 def _text(functions: NormFunctions | None, x: Spec) -> str:
@@ -128,12 +131,13 @@ class _Channels:
 
     @property
     def holds_groups(self) -> bool:
-        """Whether blocks can hold groups, and what they read of a row is little beside the L2 cache."""
+        """Whether blocks can hold groups, and a multiprocessor reads few cache lines for its."""
         size = self.x.dtype.itemsize
-        read = self.x.nbytes * max(1, _SECTOR // (self.per_group * size))
         accesses = _MOST_THREADS * _HELD // max(_REGISTER, self.width * size)
         fits = self.positions * (self.per_group // self.width) <= accesses
-        return self.x.physical.strides[1] == 1 and fits and read <= self.machine.l2_bytes // 2
+        touched = self.positions * -(-self.per_group * size // _LINE)
+        rounds = -(-self.lines // self.machine.multiprocessors)
+        return self.x.physical.strides[1] == 1 and fits and rounds * touched <= _MOST_LINES
 
     def holding(self, text: str, places: Sequence[Place]) -> Launch:
         """The launch with a block for each group."""
