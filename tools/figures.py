@@ -297,7 +297,8 @@ def _mxnet(found: dict[str, Any]) -> str:
 
 
 def torch_backend(record: dict[str, Any]) -> str:
-    """Training steps by PyTorch's backends and by this package's, in milliseconds (`benchmarks.torch_backend`)."""
+    """Training steps, or inference, by PyTorch's backends and by this package's, in milliseconds
+    (`benchmarks.torch_backend`)."""
     ways = ("eager", "compile", "reduce-overhead", "lamina", "converted")
     used = [way for way in ways if any(way in found["ms"] for found in record["networks"].values())]
     rows = []
@@ -360,6 +361,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "suite_cpu": suite,
     "swap_curves": swap_curves,
     "torch_backend_cuda": torch_backend,
+    "torch_inference_cuda": torch_backend,
     "suite_gpu": suite,
     "suite_modern": suite,
     "suite_modern_fastest": suite,

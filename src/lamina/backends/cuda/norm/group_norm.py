@@ -60,8 +60,8 @@ _FEW_SUMS = 512
 _ENOUGH = 2
 #: Bytes of a group that a thread holds, and the most threads; bytes of a register and of a cache line.
 _HELD, _MOST_THREADS, _REGISTER, _LINE = 128, 1024, 4, 128
-#: The most cache lines that a multiprocessor reads for its groups: one a cycle, and again for the result. 256 positions
-#: take 3 microseconds, 1,024 take 5, 4,096 take 10, by channels 7 (compute capability 9.0).
+#: The most cache lines that a multiprocessor reads for its groups: one a cycle, and again for the result. 256
+#: positions take 3 microseconds, 1,024 take 5, 4,096 take 10, by channels 7 (compute capability 9.0).
 _MOST_LINES = 1536
 
 
