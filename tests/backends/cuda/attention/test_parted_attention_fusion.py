@@ -74,6 +74,7 @@ def traced(
     return trace(f, *arrays), arrays
 
 
+@pytest.mark.feature("B013", "B022")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("parts", "wide", "beside"), CASES, ids=lambda x: getattr(x, "__name__", ""))
 def test_parts_are_read_where_they_lie(parts: Callable[..., Any], wide: int, beside: int, bias: bool) -> None:
