@@ -97,6 +97,17 @@ def test_take() -> None:
     np.testing.assert_array_equal(run(ops.take_along_dim, X, order[:1, :, :1], 1), wanted)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_a_filling_number_beyond_the_type_is_its_lowest(dtype: str) -> None:
+    """As a mask of scores in float32 has it, in half precision: a row that is hidden whole is not one of -inf."""
+    x = lm.tensor([1.0, 2.0]).cast(dtype)
+    (y,) = ops.masked_fill(x, lm.tensor([True, False]), float(np.finfo(np.float32).min)).numpy()[:1].tolist()
+    lowest = {"bfloat16": -3.3895313892515355e38, "float16": -65504.0}.get(dtype, -3.4028234663852886e38)
+    assert y == lowest
+    for number in (np.inf, -np.inf):
+        assert ops.masked_fill(x, lm.tensor([True, False]), number).numpy()[0] == number
+
+
 def test_masks() -> None:
     x, mask = lm.tensor(X.astype(np.float32)), X > 0
     np.testing.assert_array_equal(ops.masked_fill(x, mask, -1.0).numpy(), np.where(mask, -1, x.numpy()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from lamina.ops.primitives.elementary import div
 from lamina.ops.primitives.full_like import full_like, zeros_like
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.shape import expand, slice_axis
+from lamina.ops.primitives.special import largest
 from lamina.spec import (
     DTYPES,
     DType,
@@ -556,7 +557,11 @@ def _slices_of(what: str, x: Any, wide: Any, source: Any, axis: int) -> Any:
 
 
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:
-    """value (a number or a 0-d tensor) where the boolean mask is true, else input. torch.masked_fill."""
+    """value (a number or a 0-d tensor) where the boolean mask is true, else input. torch.masked_fill.
+
+    A finite number beyond input's type becomes the type's lowest or highest: float32's lowest, by which attention
+    hides scores, does the same in half precision.
+    """
     x, mask = operand(input, "masked_fill"), checked_mask("masked_fill", mask)
     if not is_number(value):
         value = operand(value, "masked_fill", "value")
@@ -566,6 +571,9 @@ def masked_fill(input: Any, mask: Any, value: Any) -> Any:
         if value != int(value):
             raise DTypeError(f"masked_fill: {x.dtype} does not hold value {value}; cast input with ops.cast")
         value = full_like(x, int(value))
+    elif isfinite(value):
+        most = largest(x.dtype)
+        value = min(max(value, -most), most)
     return where(mask, value if is_number(value) else cast(value, x.dtype), x)
 
 
