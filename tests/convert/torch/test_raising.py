@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import convert
 
 torch = pytest.importorskip("torch")
@@ -72,9 +73,42 @@ def by_a_function(x: Any, y: Any) -> Any:
     return x + 5
 
 
+def by_pythons_numbers(x: Any, y: Any) -> Any:
+    limit = 3
+    if int(y.max()) >= limit or float(x.abs().max()) > 1e6:
+        raise ValueError("too large")
+    if int(y.min()) + 1 > limit or abs(float(x.sum())) > 1e6 or float(x.norm()) < 1e-8:
+        raise ValueError("out of range")
+    if not (0 < y.max().item() + 1 < limit + 1):
+        raise ValueError("out of range")
+    assert int(y.sum()) == limit + 4, f"{int(y.sum())} in all"
+    assert int(y.max()) in {2, 9}
+    if int((y < 0).any()):
+        raise ValueError("negative")
+    return x + 6
+
+
+def by_functions_of_tensors(x: Any, y: Any) -> Any:
+    if not torch.allclose(x, x) or x.equal(x) is False:
+        raise ValueError("not a number")
+    assert not torch.is_nonzero(y.sum() < 0)
+    return x + 7
+
+
 @pytest.mark.parametrize(
     "forward",
-    [too_large, asserted, negated, both_ways, one_of_several, otherwise, by_numbers, by_a_function],
+    [
+        too_large,
+        asserted,
+        negated,
+        both_ways,
+        one_of_several,
+        otherwise,
+        by_numbers,
+        by_a_function,
+        by_pythons_numbers,
+        by_functions_of_tensors,
+    ],
 )
 def test_a_branch_that_only_raises_is_left_out(forward: Any) -> None:
     class Checked(torch.nn.Module):
@@ -83,8 +117,9 @@ def test_a_branch_that_only_raises_is_left_out(forward: Any) -> None:
 
     net = Checked()
     with pytest.warns(UserWarning, match=LEFT_OUT):
-        found = convert.from_torch(net)(X, Y)
-    np.testing.assert_allclose(found.numpy(), net(X, Y).numpy(), atol=1e-6)
+        converted = convert.from_torch(net, X, Y)
+    for found in converted(X, Y), lm.jit(converted)(X.numpy(), Y.numpy()):
+        np.testing.assert_allclose(found.numpy(), net(X, Y).numpy(), atol=1e-6)
 
 
 def decided(x: Any, y: Any) -> Any:
@@ -119,7 +154,19 @@ def read_otherwise(x: Any, y: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("forward", [decided, elsewhere, caught, read_otherwise])
+def kept(x: Any, y: Any) -> Any:
+    if (n := int(y.max())) >= 3:
+        raise ValueError("too large")
+    return x + n
+
+
+def never_passing(x: Any, y: Any) -> Any:
+    if int(y.max()) == int(y.max()):
+        raise ValueError("always")
+    return x
+
+
+@pytest.mark.parametrize("forward", [decided, elsewhere, caught, read_otherwise, kept, never_passing])
 def test_other_decisions_are_refused(forward: Any) -> None:
     class Deciding(torch.nn.Module):
         def forward(self, x: Any, y: Any) -> Any:
@@ -166,7 +213,6 @@ def test_a_number_that_something_else_reads_is_none_that_passes() -> None:
 
 def test_what_only_an_assertion_reads_needs_no_value_in_a_program() -> None:
     """`torch._check_tensor_all` of a tensor made of sizes, and of an argument."""
-    import lamina as lm
 
     class Checked(torch.nn.Module):
         def forward(self, x: Any) -> Any:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+import lamina as lm
+from lamina import convert
+
+torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
 
 
@@ -68,7 +73,6 @@ CASES = [
 
 @pytest.mark.parametrize("text", CASES)
 def test_values_are_those_of_torch(text: str) -> None:
-    import torch
     import torch.nn.functional as F
 
     from tests.helpers.torch_functions import agree
@@ -79,8 +83,6 @@ def test_values_are_those_of_torch(text: str) -> None:
 
 def written(x: Any, i: Any, j: Any) -> Any:
     """What is set at such a key."""
-    import torch
-
     y = x.clone()
     y[:, i, :, j] = torch.arange(20.0).reshape(2, 2, 5)
     return y
@@ -102,8 +104,6 @@ def written(x: Any, i: Any, j: Any) -> Any:
 )
 def test_a_tensor_of_one_integer_among_arrays_is_an_integer(taken: Callable[..., Any]) -> None:
     """Compiled: it is taken before the arrays are, which then lie side by side, or do not; gradients too."""
-    import torch
-
     torch.manual_seed(0)
     torch._dynamo.reset()
     x, i, j = torch.randn(3, 4, 5, 6), torch.tensor([[0, 1], [2, 2]]), torch.tensor(1)
@@ -116,3 +116,45 @@ def test_a_tensor_of_one_integer_among_arrays_is_an_integer(taken: Callable[...,
     assert leaf.grad is not None
     assert twin.grad is not None
     assert torch.allclose(leaf.grad, twin.grad)
+
+
+NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "filled": lambda x, i: x + torch.full((2, 4), i.max()) - x.new_full((2, 1), i.max()),
+    "filled alike": lambda x, i: torch.full_like(x, i.min().item() + 1),
+    "arithmetic": lambda x, i: x * (i.sum().item() // 2) + i.sum().item() % 3 + (-i.sum().item()) ** 2,
+    "masks": lambda x, i: x.masked_fill(x > 0, int(i.max())) + torch.where(x > 0, int(i.max()), 0),
+    "bounds": lambda x, i: x.clamp(max=i.min().item()) * (i.max() > 2).item(),
+    "no axes": lambda x, i: (x.sum() * i[:1].item(), x.sum() + x[:1, :1].item(), i * i[:1].item()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_are_only_computed_with_need_no_value_in_a_program(name: str) -> None:
+    """A tensor of one element, which has axes, gives a number without: the shapes are PyTorch's."""
+
+    class Computing(torch.nn.Module):
+        def forward(self, x: Any, i: Any) -> Any:
+            return NUMBERS[name](x, i)
+
+    net, x, i = Computing(), torch.randn(2, 4), torch.tensor([3, 5])
+    converted = convert.from_torch(net, x, i)
+    wanted = net(x, i)
+    for found in converted(x, i), lm.jit(converted)(x.numpy(), i.numpy()):
+        pairs = zip(found, wanted, strict=True) if name == "no axes" else [(found, wanted)]
+        for y, w in pairs:
+            assert (y.shape, y.dtype.name) == (tuple(w.shape), str(w.dtype).removeprefix("torch."))
+            np.testing.assert_allclose(y.numpy(), w.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x, i: x[:, : i.max().item()], lambda x, i: torch.arange(i.max().item()) + x.sum()]
+)
+def test_numbers_that_are_sizes_are_refused_in_a_program(function: Callable[..., Any]) -> None:
+    class Sized(torch.nn.Module):
+        def forward(self, x: Any, i: Any) -> Any:
+            return function(x, i)
+
+    x, i = torch.randn(2, 4), torch.tensor([1, 3])
+    converted = convert.from_torch(Sized(), x, i)
+    with pytest.raises(convert.TorchConversionError, match="known only when the program runs"):
+        lm.jit(converted)(x.numpy(), i.numpy())

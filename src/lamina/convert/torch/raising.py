@@ -4,7 +4,8 @@
         raise ValueError("labels exceed the vocabulary")
 
 A graph has no values to decide by. Where all that a branch does is raise, the other way is the only one that gives
-results, so that it is the one recorded.
+results, so that it is the one recorded. What Python computes with in a condition (`int(labels.max()) + 1 > n`) is a
+number with which it passes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
+
+from lamina.convert.torch.passing import Span, passing_value, place_of
 
 #: Files that belong to libraries, not to networks.
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
@@ -41,12 +44,13 @@ class RaisingBranches(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """The function, or the truth of a tensor."""
-        frame = _own_frame() if func in _DECIDING and _has_no_value(args[0]) else None
-        passing = None if frame is None else True if func is torch._assert else _passing(frame, func)
+        decides = (func in _DECIDING or func in _NUMBERS) and bool(args) and _has_no_value(args[0])
+        frame = _own_frame() if decides else None
+        passing = None if frame is None else _decided(frame, func, args[0])
         if frame is None or passing is None:
             return func(*args, **(kwargs or {}))
         self._places[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
-        return _PassingNumber(passing) if func is torch.Tensor.item else passing
+        return passing
 
     def warn(self) -> None:
         """Of what is no longer checked."""
@@ -59,6 +63,18 @@ class RaisingBranches(TorchFunctionMode):
 
 #: Functions by which Python decides by a tensor's value.
 _DECIDING = (torch.Tensor.__bool__, torch.Tensor.item, torch._assert)
+
+_SOME: tuple[int, ...] = (0, 1, -1, 2**31, -(2**31))
+#: Functions whose result Python computes with, and what may pass of it.
+_NUMBERS: dict[Any, tuple[Any, ...]] = {
+    torch.Tensor.__int__: _SOME,
+    torch.Tensor.__float__: tuple(map(float, _SOME)),
+    **dict.fromkeys(
+        (torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose, torch.is_nonzero,
+         torch.Tensor.is_nonzero),
+        (False, True),
+    ),
+}  # fmt: skip
 
 
 def _has_no_value(x: Any) -> bool:
@@ -83,19 +99,15 @@ class _PassingNumber:
     __hash__ = None  # type: ignore[assignment]  # as for all that is equal to many
 
 
-_Point: TypeAlias = tuple[int, int]
-_Span: TypeAlias = tuple[_Point, _Point]
-
-
 class _ConditionPart(NamedTuple):
-    """A part of a condition: where it is, its truth with which nothing is raised, and where that decides alone: the
-    part itself, and the sides of a comparison.
+    """A part of a condition: the expression and where it is, its truth with which nothing is raised, and where that
+    decides alone: the part itself, and the sides of a comparison.
     """
 
-    start: _Point
-    end: _Point
+    test: ast.expr
+    place: Span
     passes: bool
-    compared: frozenset[_Span]
+    compared: frozenset[Span]
 
 
 def _own_frame() -> FrameType | None:
@@ -106,26 +118,59 @@ def _own_frame() -> FrameType | None:
     return frame
 
 
+def _decided(frame: FrameType, function: Any, x: torch.Tensor) -> Any:
+    """What a function gives in a frame, with which nothing is raised; None if other things depend on it."""
+    if function is torch._assert:
+        return True
+    if function in _NUMBERS:
+        return _number(frame, _NUMBERS[function])
+    passing = _passing(frame, function)
+    if function is torch.Tensor.item:
+        return _PassingNumber(passing) if passing is not None else _number(frame, _items(x.dtype))
+    return passing
+
+
+def _items(dtype: torch.dtype) -> tuple[Any, ...]:
+    """What may pass of a tensor's element."""
+    return (
+        (False, True)
+        if dtype is torch.bool
+        else tuple(map(float, _SOME))
+        if dtype.is_floating_point
+        else _SOME
+    )
+
+
 def _passing(frame: FrameType, function: Any) -> bool | None:
     """The truth of what a frame decides, with which nothing is raised; None if other things depend on it."""
     is_number = function is torch.Tensor.item
     place = _value_place(frame, called=is_number)
     if place is None:
         return None
-    start, end = place
     found = {
         part.passes
         for part in _parts(frame.f_code.co_filename)
-        if (place in part.compared if is_number else _overlap(part, start, end))
+        if (place in part.compared if is_number else _within(place, part.place) or _within(part.place, place))
     }
     return found.pop() if len(found) == 1 else None
 
 
-def _overlap(part: _ConditionPart, start: _Point, end: _Point) -> bool:
-    return (part.start <= start and end <= part.end) or (start <= part.start and part.end <= end)
+def _number(frame: FrameType, candidates: tuple[Any, ...]) -> Any:
+    """The number at a call with which the condition around it passes; None if there is none, or if other things
+    depend on it.
+    """
+    place = _value_place(frame, called=True)
+    around = [part for part in _parts(frame.f_code.co_filename) if place and _within(place, part.place)]
+    if place is None or len(around) != 1:
+        return None
+    return passing_value(frame, around[0].test, place, around[0].passes, candidates)
 
 
-def _value_place(frame: FrameType, called: bool) -> _Span | None:
+def _within(inner: Span, outer: Span) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _value_place(frame: FrameType, called: bool) -> Span | None:
     """Where the expression starts and ends whose truth is asked for: that of the instruction before (in Python 3.11 a
     jump may have the place of another part). called: that of the call itself."""
     found = dis.Positions()
@@ -179,10 +224,4 @@ def _of(test: ast.expr, passes: bool) -> Iterator[_ConditionPart]:
             yield from _of(part, passes)
     else:
         sides = [test.left, *test.comparators] if isinstance(test, ast.Compare) else []
-        yield _ConditionPart(*_place(test), passes, frozenset(map(_place, [test, *sides])))
-
-
-def _place(node: ast.expr) -> _Span:
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        yield _ConditionPart(test, place_of(test), passes, frozenset(map(place_of, [test, *sides])))

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from lamina import ops
 from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.node import is_operand, known
-from lamina.convert.torch.targets import name_of
+from lamina.convert.torch.targets import example, name_of
 from lamina.graph import Value
 from lamina.graph.ir.graph import reachable
 from lamina.ops.primitives.marker import Marker
@@ -115,13 +117,55 @@ def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], 
 def is_only_checked(node: Node) -> bool:
     """Whether a number is only used in PyTorch's assertions, possibly through arithmetic."""
     return all(
-        name_of(user).startswith(("_assert", "_check", "sym_constrain"))
-        or (_is_arithmetic(user) and is_only_checked(user))
+        name_of(user).startswith(_CHECKS) or (is_arithmetic(user) and is_only_checked(user))
         for user in node.users
     )
 
 
-def _is_arithmetic(node: Node) -> bool:
+def is_only_computed_with(node: Node) -> bool:
+    """Whether a number is only used where it may be a tensor without axes: as a value, not as a size or an index."""
+    return all(
+        (_is_number(user) and is_only_computed_with(user))
+        or (is_arithmetic(user) and is_only_checked(user))
+        or _takes_as_value(user, node)
+        or name_of(user).startswith(_CHECKS)
+        for user in node.users
+    )
+
+
+def _is_number(node: Node) -> bool:
+    """Whether a node is Python's arithmetic of numbers."""
+    operator = getattr(node.target, "__module__", "") == "_operator"
+    return operator and isinstance(example(node), (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _takes_as_value(user: Node, number: Node) -> bool:
+    """Whether a call has a number in no place but those of tensors and scalars of its schema."""
+    schema = getattr(user.target, "_schema", None)
+    if schema is None:
+        return False
+    given = {**dict(zip((a.name for a in schema.arguments), user.args, strict=False)), **user.kwargs}
+    values = {
+        a.name for a in schema.arguments if str(a.type).removeprefix("Optional[").rstrip("]") in _VALUES
+    }
+    within = [name for name, value in given.items() if number in _nodes(value)]
+    return all(name in values for name in within)
+
+
+def _nodes(value: Any) -> list[Node]:
+    found: list[Node] = []
+    map_arg(value, found.append)
+    return found
+
+
+#: Types of a schema's arguments that are a number or a tensor.
+_VALUES = ("Tensor", "number", "Scalar")
+#: How the names of PyTorch's assertions start.
+_CHECKS = ("_assert", "_check", "sym_constrain")
+
+
+def is_arithmetic(node: Node) -> bool:
+    """Whether a node is Python's arithmetic, of numbers or of what has operators."""
     return getattr(node.target, "__module__", "") in ("_operator", "math") or name_of(node).startswith("sym_")
 
 

@@ -13,7 +13,7 @@ from torch.fx import Node
 from lamina import ops
 from lamina.convert.torch.cells import Cell, View
 from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, is_operand, known, read
-from lamina.convert.torch.selecting import selected
+from lamina.convert.torch.selecting import is_only_computed_with, selected
 from lamina.convert.torch.targets import example
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.marker import overwritten
@@ -67,7 +67,8 @@ def is_never(call: TorchCall) -> Any:
 def item(call: TorchCall) -> Any:
     """The values of a tensor, which must be known at trace time; some follow from the shapes of others.
 
-    A float that PyTorch does not know either remains a one-element tensor: nothing else depends on its value.
+    A float that PyTorch does not know either remains a tensor without axes: nothing else depends on its value. So
+    does any number that is only computed with.
     """
     found, seen = known(call["input"]), example(call.node)
     if isinstance(seen, torch.SymInt):
@@ -76,11 +77,11 @@ def item(call: TorchCall) -> Any:
         if found is not None and found != seen:
             raise call.error(f"is {found}, and must be {seen} for these shapes")
         return seen
-    if found is None and isinstance(seen, torch.SymFloat):
-        return ops.stop_gradient(call["input"])
+    if found is None and (isinstance(seen, torch.SymFloat) or is_only_computed_with(call.node)):
+        return ops.stop_gradient(ops.reshape(call["input"], ()))
     if found is None:
         raise call.error("asks for numbers that are known only when the program runs")
-    return found.tolist()
+    return found.tolist() if call.name == "tolist" else found.item()
 
 
 @converts("getattr")
