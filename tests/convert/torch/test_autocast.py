@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import pytest
 
@@ -145,3 +146,29 @@ def test_spectral_norm_trains_in_bf16() -> None:
         losses[precision] = [float(step(x, wanted)) for _ in range(3)]
     np.testing.assert_allclose(losses["bf16"], losses["fp32"], rtol=0.03)
     assert losses["bf16"] != losses["fp32"]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_products_of_groups_whose_rows_stay_float32_are_in_the_half_type(precision: str) -> None:
+    """As experts after a norm or a router in float32: the parameters are cast, the rows are not."""
+    import numpy as np
+    import torch
+
+    import lamina as lm
+    import tests.helpers.vision  # noqa: F401  transformers imports torchvision where it is
+    from lamina.convert import from_torch
+
+    import transformers.integrations.moe  # isort: skip  # noqa: F401
+
+    class Experts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(2, 8, 16))
+
+        def forward(self, x: Any, ends: Any) -> Any:
+            return torch.ops.transformers.grouped_mm_fallback(x.float().softmax(-1), self.weight, offs=ends)
+
+    net, x, ends = Experts(), torch.randn(8, 8), torch.tensor([3, 8], dtype=torch.int32)
+    predictor = lm.infer.Predictor(from_torch(net, x, ends), precision=precision)
+    found = predictor(x.numpy(), ends.numpy())
+    np.testing.assert_allclose(found.float().numpy(), net(x, ends).detach().numpy(), atol=3e-2)

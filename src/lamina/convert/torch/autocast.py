@@ -23,7 +23,8 @@ HALF = frozenset({
     "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "multi_dot", "linear", "matmul",
     "__matmul__", "mm", "mv", "prelu", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
     "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "einsum", "tensordot",
-    "multi_head_attention_forward",
+    "multi_head_attention_forward", "grouped_mm", "_grouped_mm", "grouped_mm_fallback",
+    "transformers::grouped_mm_fallback",
 })  # fmt: skip
 #: Recurrent layers: on a GPU cuDNN's, with input, states and weights in the half type (ATen/cudnn/AutocastRNN.cpp).
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
