@@ -32,7 +32,7 @@ from lamina.convert.torch.node import (
 from lamina.convert.torch.selecting import (
     Selection,
     has_selections,
-    is_arithmetic,
+    is_number,
     is_only_checked,
     of_selections,
     refuse_selections,
@@ -438,7 +438,7 @@ def _idle(nodes: Iterable[Node]) -> set[Node]:
         if node.op == "call_module":
             is_idle = not node.users
         elif node.op.startswith("call") and (
-            name_of(node) in ("item", "_local_scalar_dense") or is_arithmetic(node)
+            name_of(node) in ("item", "_local_scalar_dense") or is_number(node)
         ):
             is_idle = bool(node.users) and is_only_checked(node)
         else:

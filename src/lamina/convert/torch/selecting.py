@@ -117,7 +117,7 @@ def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], 
 def is_only_checked(node: Node) -> bool:
     """Whether a number is only used in PyTorch's assertions, possibly through arithmetic."""
     return all(
-        name_of(user).startswith(_CHECKS) or (is_arithmetic(user) and is_only_checked(user))
+        name_of(user).startswith(_CHECKS) or (_is_arithmetic(user) and is_only_checked(user))
         for user in node.users
     )
 
@@ -125,18 +125,17 @@ def is_only_checked(node: Node) -> bool:
 def is_only_computed_with(node: Node) -> bool:
     """Whether a number is only used where it may be a tensor without axes: as a value, not as a size or an index."""
     return all(
-        (_is_number(user) and is_only_computed_with(user))
-        or (is_arithmetic(user) and is_only_checked(user))
+        (is_number(user) and not name_of(user).startswith("sym_") and is_only_computed_with(user))
+        or (is_number(user) and is_only_checked(user))
         or _takes_as_value(user, node)
         or name_of(user).startswith(_CHECKS)
         for user in node.users
     )
 
 
-def _is_number(node: Node) -> bool:
-    """Whether a node is Python's arithmetic of numbers."""
-    operator = getattr(node.target, "__module__", "") == "_operator"
-    return operator and isinstance(example(node), (torch.SymInt, torch.SymFloat, torch.SymBool))
+def is_number(node: Node) -> bool:
+    """Whether a node is Python's arithmetic of numbers that PyTorch does not know, and not of tensors."""
+    return _is_arithmetic(node) and isinstance(example(node), (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _takes_as_value(user: Node, number: Node) -> bool:
@@ -164,7 +163,7 @@ _VALUES = ("Tensor", "number", "Scalar")
 _CHECKS = ("_assert", "_check", "sym_constrain")
 
 
-def is_arithmetic(node: Node) -> bool:
+def _is_arithmetic(node: Node) -> bool:
     """Whether a node is Python's arithmetic, of numbers or of what has operators."""
     return getattr(node.target, "__module__", "") in ("_operator", "math") or name_of(node).startswith("sym_")
 
