@@ -81,3 +81,20 @@ def test_signals_are_not_pooled_by_plain_loops(op: Op) -> None:
     assert "simple_nchw" not in found.label
     (y,) = execute(CPU, found, [x])
     np.testing.assert_allclose(y, run_reference(op, [x])[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [(16, 16), (26, 26), (1, 300), (300, 1), (1, 100)], ids=str)
+def test_windows_over_the_whole_image(kernel: tuple[int, int]) -> None:
+    """Large ones, whose index takes 32 bits from 256 elements on, and their gradients: an image of one pixel lies
+    in every order."""
+    x = np.random.default_rng(0).standard_normal((2, 16, *kernel)).astype(np.float32)
+    window = Window(kernel, ((0, 0), (0, 0)), (1, 1))
+    op, grad = MaxPool(kernel, window, True), MaxPoolGrad(kernel, window, kernel)
+    for given, arrays in ((op, [x]), (grad, run_reference(op, [x]))):
+        for tag in (None, "abcd", "acdb"):
+            specs = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays]
+            specs = specs if tag is None else [s.with_tag(tag) for s in specs]
+            plan = backends.get(CPU, "cpu").plan(given, specs, Policy())
+            assert plan.label.startswith("onednn")
+            for found, wanted in zip(execute(CPU, plan, arrays), run_reference(given, arrays), strict=True):
+                np.testing.assert_array_equal(found, wanted)

@@ -14,6 +14,7 @@ from lamina.backends.cpu.library import (
     at_output,
     attempt,
     computes,
+    data_type,
     desc,
     kernels,
     single,
@@ -24,7 +25,7 @@ from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.primitives.pool import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad
 from lamina.replay.guards import above_minus_infinity
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, uint8
+from lamina.spec import DType, Policy, Spec
 
 _AVERAGE = {"include": "avg_include_padding", "exclude": "avg_exclude_padding"}
 Create = Callable[[MemoryDesc, MemoryDesc], PrimitiveDesc]
@@ -36,8 +37,6 @@ def max_pool(op: MaxPool, specs: Sequence[Spec], device: Device, policy: Policy)
     (x,) = specs
     computes(x)
     y, *rest = op.infer(x)
-    if rest and rest[0].dtype != uint8:
-        raise NoKernel(f"cpu: {op} has an index of more than 8 bits")
     prop = "training" if rest else "inference"
 
     def create(src: MemoryDesc, dst: MemoryDesc) -> PrimitiveDesc:
@@ -47,7 +46,7 @@ def max_pool(op: MaxPool, specs: Sequence[Spec], device: Device, policy: Policy)
     operands = {ARG.SRC: (desc(x), at_input(0)), ARG.DST: (desc(y), at_output(0))}
     outputs = [y]
     if rest:
-        outputs.append(_index(made, y))
+        outputs.append(_index(made, y, rest[0].dtype))
         operands[ARG.WORKSPACE] = (made.workspace, at_output(1))
     return guarded(single(made, [x], outputs, operands), op, above_minus_infinity)
 
@@ -57,8 +56,6 @@ def max_pool_grad(op: MaxPoolGrad, specs: Sequence[Spec], device: Device, policy
     """dx from g and the index, in the layout of the index, which was written next to y."""
     g, index = specs
     computes(g)
-    if index.dtype != uint8:
-        raise NoKernel(f"cpu: {op} has an index of more than 8 bits")
     (x,) = op.infer(g.open, index.open)
     computes(x)
     like = index if index.layout is not None else g
@@ -74,7 +71,7 @@ def max_pool_grad(op: MaxPoolGrad, specs: Sequence[Spec], device: Device, policy
         ARG.WORKSPACE: (made.workspace, at_input(1)),
         ARG.DIFF_SRC: (desc(x), at_output()),
     }
-    return single(made, [g, _index(made, g)], [x], operands)
+    return single(made, [g, _index(made, g, index.dtype)], [x], operands)
 
 
 @kernels(AvgPool, source="onednn")
@@ -123,18 +120,20 @@ def _laid_out(
     op: MaxPool | MaxPoolGrad | AvgPool | AvgPoolGrad, given: Spec, other: Spec, create: Create
 ) -> tuple[Spec, Spec, PrimitiveDesc]:
     """Both tensors in the layout of `given`, or channels-last where that has none or oneDNN has no kernel."""
-    last = given.with_tag(channels_last_tag(given.ndim))
-    for first in ([given] if given.tag is not None and given.layout is not None else []) + [last]:
-        second = alike(first, other)
+    tried = [(given, alike(given, other))] if given.tag is not None and given.layout is not None else []
+    last = channels_last_tag(given.ndim)  # of both: an image of one pixel does not tell its order from others
+    for first, second in [*tried, (given.with_tag(last), other.with_tag(last))]:
         made = attempt(create, desc(first), desc(second))
         if made is not None:
             return first, second, made
     raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {given}")
 
 
-def _index(made: PrimitiveDesc, like: Spec) -> Spec:
-    """The spec of the workspace. Raises NoKernel where it is not one byte per element of y."""
+def _index(made: PrimitiveDesc, like: Spec, dtype: DType) -> Spec:
+    """The spec of the workspace. Raises NoKernel where it is not one index of this type per element of y."""
     space = made.workspace
-    if space.data_type != "u8" or space.dims != like.shape:
-        raise NoKernel(f"cpu: the workspace {space} of {made.implementation} is not an index like {like}")
-    return spec_of(space, uint8)
+    if space.data_type != data_type(dtype) or space.dims != like.shape:
+        raise NoKernel(
+            f"cpu: the workspace {space} of {made.implementation} is not an index like {like} in {dtype}"
+        )
+    return spec_of(space, dtype)

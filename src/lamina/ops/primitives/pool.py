@@ -26,8 +26,8 @@ MODES = ("include", "exclude", "sum")
 
 
 def index_dtype(kernel: Shape) -> DType:
-    """The dtype of MaxPool's index: uint8 for kernels of up to 256 elements, else int32."""
-    return uint8 if prod(kernel) <= 256 else int32
+    """The dtype of MaxPool's index: uint8 for kernels of fewer than 256 elements, else int32."""
+    return uint8 if prod(kernel) < 256 else int32
 
 
 class _Pool(Op):
@@ -70,7 +70,7 @@ class MaxPool(_Pool):
     """x [N, C, *S] -> y [N, C, *O], and with index=True also the position of each maximum in its window.
 
     The index is the offset of the first maximum in the kernel, row-major, padded positions counted (but never
-    chosen): uint8, or int32 for kernels of more than 256 elements. NaN counts as the largest value.
+    chosen): uint8, or int32 for kernels of 256 elements or more. NaN counts as the largest value.
     """
 
     kernel: Shape

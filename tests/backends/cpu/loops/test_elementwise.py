@@ -25,6 +25,7 @@ from lamina.ops.primitives import (
     Reduce,
     Relu,
     Sigmoid,
+    Slice,
     UnaryFunction,
     Where,
 )
@@ -94,6 +95,35 @@ def test_strides(strides: tuple[int, int]) -> None:
         np.testing.assert_array_equal(laid, np.maximum(x + b, 0))
     else:
         assert found.inputs[0].is_contiguous
+
+
+@pytest.mark.parametrize(("wholes", "tag"), [(1, "acdb"), (3, "abcd")])
+def test_parts_are_read_along_their_memory(wholes: int, tag: str) -> None:
+    """Channels of an image that lies channels last, beside row-major images: the fewest copies and reads across."""
+    rng = np.random.default_rng(0)
+    steps = (Slice((0, 8, 0, 0), (2, 16, 4, 5), (1, 1, 1, 1)), *[Mul()] * wholes)
+    op = FusedElementwise(steps, ((0,), *((~k, k + 1) for k in range(wholes))))
+    arrays = [rng.standard_normal((2, c, 4, 5)).astype(np.float32) for c in (24, *[8] * wholes)]
+    specs = [Spec(a.shape, float32).fixed for a in arrays]
+    found = plan(op, [specs[0].with_tag("acdb"), *specs[1:]])
+    assert found.inputs[0].tag == "acdb"
+    assert {s.tag for s in (*found.inputs[1:], *found.outputs)} == {tag}
+    (y,) = execute(Device("cpu"), found, arrays)
+    assert mismatch(y, reference_of(op, arrays)[0], float32) == ""
+
+
+@pytest.mark.parametrize("width", [1, 7, 15, 16, 17, 31, 33, 100])
+def test_short_rows(width: int) -> None:
+    """Nothing is written behind a row that is no multiple of a vector."""
+    x = np.random.default_rng(0).standard_normal((20, width)).astype(np.float32)
+    y = np.full((21, width + 3), 7, np.float32)
+    made, gaps = Spec(x.shape, float32).fixed, Spec(x.shape, float32, Layout((width + 3, 1)))
+    op = Fused((Exp(), Sigmoid()))
+    kernel = nest(op, space(x.shape, made.physical, [made, gaps]), [made], gaps)
+    kernel(backends.Call((x.ctypes.data,), (y.ctypes.data,)))()
+    assert mismatch(y[:20, :width], reference_of(op, [x])[0], float32) == ""
+    assert (y[20] == 7).all()
+    assert (y[:, width:] == 7).all()
 
 
 def test_a_graph_runs_its_chains_as_one_kernel() -> None:

@@ -169,7 +169,7 @@ class Code:
         self._declared: dict[str, str] = {}
         self._groups: list[str] = []
         self._names = 0
-        self._number_of_groups = 0
+        self._masked: list[bool] = []  # per independent loop
         self._doubt = ""
 
     # ---- parameters
@@ -415,8 +415,14 @@ class Code:
     # ---- control
 
     @contextmanager
-    def loop(self, first: Any, last: Any, step: Any = 1, *, independent: bool = False) -> Iterator[Scalar]:
-        """Iterate from first to before last. independent: no iteration reads or writes what another one writes."""
+    def loop(
+        self, first: Any, last: Any, step: Any = 1, *, independent: bool = False, masked: bool = False
+    ) -> Iterator[Scalar]:
+        """Iterate from first to before last.
+
+        independent: no iteration reads or writes what another one writes. masked: of these, the rest after full
+            vectors is a masked vector, too, and not computed one by one: for short rows.
+        """
         count = self.variable(first)
         end, by = (self.convert(self.value(v, INDEX), INDEX) for v in (last, step))
         head, body, after = (f"{part}{self.name()}" for part in ("head", "body", "after"))
@@ -424,8 +430,9 @@ class Code:
         now = count.get()
         going = self.made(BOOL, f"icmp slt i64 {now.text}, {end.text}")
         self.emit(f"br i1 {going.text}, label %{body}, label %{after}\n{body}:")
-        number = self._number_of_groups
-        self._number_of_groups += independent
+        number = len(self._masked)
+        if independent:
+            self._masked.append(masked)
         self._groups.append(f"!{3 * number}" if independent else "")
         yield now
         self._groups.pop()
@@ -449,11 +456,15 @@ class Code:
         if self._doubt:
             self._tell_doubts()
         body = "\n".join([*self._parameters, *self._reserved, *self._lines])
+        mark = 3 * len(self._masked)
         groups = "\n".join(
-            f"!{3 * n} = distinct !{{}}\n!{3 * n + 1} = distinct !{{!{3 * n + 1}, !{3 * n + 2}}}\n"
+            f"!{3 * n} = distinct !{{}}\n"
+            f"!{3 * n + 1} = distinct !{{!{3 * n + 1}, !{3 * n + 2}{f', !{mark}' if masked else ''}}}\n"
             f'!{3 * n + 2} = !{{!"llvm.loop.parallel_accesses", !{3 * n}}}'
-            for n in range(self._number_of_groups)
+            for n, masked in enumerate(self._masked)
         )
+        if any(self._masked):
+            groups += f'\n!{mark} = !{{!"llvm.loop.vectorize.predicate.enable", i1 true}}'
         return "\n".join(
             [
                 *self._constants,

@@ -71,6 +71,12 @@ def _load(text: str, name: str) -> int:
 
 
 @lru_cache(maxsize=1)
+def masks_cheaply() -> bool:
+    """Whether loads and stores of some elements of a vector cost what those of all do (AVX-512)."""
+    return bool(_llvm()[0].get_host_cpu_features().get("avx512f"))
+
+
+@lru_cache(maxsize=1)
 def _features() -> str:
     return str(_llvm()[0].get_host_cpu_features().flatten())
 

@@ -14,10 +14,11 @@ from lamina.backends import Plan
 from lamina.backends.cpu.library import Location, at_input, at_output
 from lamina.backends.cpu.loops import table
 from lamina.backends.cpu.loops.code import INDEX, KNOWN, Code, Scalar
+from lamina.backends.cpu.loops.compiler import masks_cheaply
 from lamina.backends.cpu.loops.formula import Formula, LaidOperands, computed, has_instructions
 from lamina.backends.cpu.loops.kernel import LoopKernel
 from lamina.backends.cpu.loops.reduce import reduce
-from lamina.backends.cpu.loops.space import LoopSpace, common_layout, has_runs, space
+from lamina.backends.cpu.loops.space import APART, LoopSpace, common_layout, has_runs, space, told_strides
 from lamina.backends.cpu.loops.table import loops, worthwhile
 from lamina.backends.reference import by_numpy
 from lamina.ops.core import Op
@@ -40,7 +41,7 @@ def elementwise(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -
     worthwhile(op, specs, [out])
     label = "+".join(step.name for step in (op.ops if isinstance(op, (Fused, FusedElementwise)) else (op,)))
     formula = Formula.of(op, specs)
-    layout = common_layout(out.shape, formula.wholes)
+    layout = common_layout(out.shape, formula.wholes, formula.parts)
     return _laid_plan(
         op, formula, formula.laid(out.shape, layout), Spec(out.shape, out.dtype, layout), f"loops {label}"
     )
@@ -93,7 +94,7 @@ def nest(
     fixed = tuple(step if step in _FIXED else None for step in steps)
     same = tuple(not any(row) for row in nested.strides[:-1])
     rank = len(nested.sizes)
-    numbers = [*nested.sizes, *(s for row in nested.strides for s in row)]
+    numbers = [*nested.sizes, *told_strides(nested.strides)]
     places = places or [*(at_input(i) for i in range(len(inputs))), at_output()]
     inner = nested.inner
     text = partial(_text, op, dtypes, output.dtype, rank, inner, fixed, same)
@@ -120,7 +121,7 @@ def _text(
     arrays = [code.array(dtype) for dtype in (*dtypes, out)]
     sizes = code.sizes(rank)
     strides = [code.sizes(rank) for _ in arrays]
-    by = [code.value(f) if f is not None else row[-1] for f, row in zip(fixed, strides, strict=True)]
+    by = [code.value(f) if f is not None else row[-1] + APART for f, row in zip(fixed, strides, strict=True)]
     first, last = code.share()
     once = [array[0] if same_ else None for array, same_ in zip(arrays, same, strict=False)]
 
@@ -135,7 +136,7 @@ def _text(
         if copies(op) and fixed == (1, 1):
             code.copy(arrays[1], bases[1], arrays[0], bases[0], sizes[-1])
             return
-        with code.loop(0, sizes[-1], independent=True) as i:
+        with code.loop(0, sizes[-1], independent=True, masked=masks_cheaply()) as i:
             step(i, bases)
 
     if rank == 1:

@@ -69,6 +69,11 @@ class Formula:
         """The inputs that are read whole."""
         return [leaf.spec for leaf in self.leaves if not leaf.part]
 
+    @property
+    def parts(self) -> list[Spec]:
+        """The parts of inputs that are read where they are."""
+        return [leaf.spec for leaf in self.leaves if leaf.part]
+
     def check(self, out: DType) -> bool:
         """Whether results may be doubtful. Raises NoKernel where the op's reference has no instructions."""
         return _check(self.op, self.dtypes, out)

@@ -71,7 +71,7 @@ def reduce(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
     reduced = _Reduced.of(op, last, [s.open for s in specs])
     if formula.check(reduced.dtype):
         raise NoKernel(f"cpu: {op}: what may be in doubt is made before it is reduced")
-    layout = common_layout(reduced.shape, formula.wholes)
+    layout = common_layout(reduced.shape, formula.wholes, formula.parts)
     try:
         return _plan(formula, reduced, layout, y, work)
     except NoKernel:
