@@ -900,7 +900,17 @@ def lookup(table: Array, index: Any) -> Any:
 
 
 def erf_numpy(x: Array) -> Array:
-    """The error function of a float32 or float64 array, accurate to the last digits."""
+    """The error function of a float32 or float64 array, accurate to the last digits.
+
+    As in NumPy's own functions, what is not a NumPy array dispatches the call (NEP 18).
+    """
+    if not isinstance(x, np.ndarray | np.generic):
+        return x.__array_function__(erf_numpy, (type(x),), (x,), {})
+    return erf_by_table(x)
+
+
+def erf_by_table(x: Array) -> Array:
+    """`erf_numpy` by Taylor's series around the nearest entry of a table."""
     table = _ERF_32 if x.dtype == np.float32 else _ERF
     size = np.minimum(np.abs(x), x.dtype.type(_ERF_END))
     steps = np.rint(size * (1 / _ERF_STEP))

@@ -1,11 +1,13 @@
 """exp, log and their relatives beside wider arithmetic, over the whole range of their arguments."""
 
+import math
+
 import numpy as np
 import pytest
 
 from lamina.backends.cpu.loops.code import Code
 from lamina.backends.cpu.loops.compiler import compiled
-from lamina.backends.cpu.loops.functions import ULPS
+from lamina.backends.cpu.loops.functions import ERF_ULPS, ULPS
 from lamina.ops.core import Array
 from lamina.spec import DType, float32, float64
 from tests.helpers.loops import needs_llvm
@@ -56,3 +58,17 @@ def test_errors_are_within_their_bound(name: str, dtype: DType) -> None:
     np.testing.assert_array_equal(np.signbit(y[rounded == 0]), np.signbit(rounded[rounded == 0]))
     worst = int(np.argmax(error))
     assert error[worst] <= ULPS[name], f"{name}({x[worst]!r}) is {y[worst]!r}, {error[worst]:.2f} units off"
+
+
+def test_errors_of_erf_are_within_their_bound() -> None:
+    """Of float32 by polynomials, which meet at 1 and end at 4."""
+    x = np.concatenate([arguments(float32), np.linspace(-4.5, 4.5, 1 << 15, dtype=np.float32)])
+    y = computed("erf_numpy", x, float32)
+    exact = np.array([math.erf(v) for v in x])
+    unit = np.spacing(np.maximum(np.abs(exact.astype(np.float32)), np.finfo(np.float32).tiny))
+    nan = np.isnan(x)
+    np.testing.assert_array_equal(np.isnan(y), nan)
+    np.testing.assert_array_equal(np.signbit(y[~nan]), np.signbit(x[~nan]))
+    error = np.where(nan, 0, np.abs(y - exact) / unit)
+    worst = int(np.argmax(error))
+    assert error[worst] <= ERF_ULPS, f"erf({x[worst]!r}) is {y[worst]!r}, {error[worst]:.2f} units off"
