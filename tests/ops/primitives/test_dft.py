@@ -38,3 +38,22 @@ def test_the_gradient_is_the_transposed_transform(n: int) -> None:
 def test_what_is_kept_is_not_written() -> None:
     with pytest.raises(ValueError, match="read-only"):
         dft._waves(6, 6, 6, -1)[0, 0] = 2
+
+
+@pytest.mark.parametrize(("n", "points"), [(128, {8, 16}), (192, {12, 16}), (4096, {64}), (134, {2, 67})])
+def test_products_are_for_divisors_that_are_alike(
+    n: int, points: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their sum is the number of operations of a point."""
+    seen, matmul = set[int](), dft.matmul
+
+    def noted(x: object, matrix: object) -> object:
+        seen.add(matrix.shape[0])  # type: ignore[attr-defined]
+        return matmul(x, matrix)
+
+    monkeypatch.setattr(dft, "matmul", noted)
+    x = lm.tensor(np.random.default_rng(0).standard_normal((2, n)).astype(np.float32))
+    re, im = dft.dft((x, None), -1, 1.0)
+    wanted = np.fft.fft(x.numpy())
+    np.testing.assert_allclose(re.numpy() + 1j * im.numpy(), wanted, atol=1e-3)
+    assert seen == points

@@ -49,10 +49,14 @@ def dft(z: Pair, sign: int, scale: float) -> Pair:
 
 
 def _divisor(n: int) -> int:
-    """The number of points transformed by one product: all if few, or a divisor; 0 if there is none."""
+    """The number of points transformed by one product: all if few, or a divisor; 0 if there is none.
+
+    The product for a divisor d and that for n / d take d + n / d operations a point: the least where both are alike.
+    """
     if n <= DENSE:
         return n
-    found = next((d for d in range(DENSE, 1, -1) if n % d == 0), 0)
+    divisors = (d for d in range(2, DENSE + 1) if n % d == 0)
+    found = min(divisors, key=lambda d: (max(d, n // d), -d), default=0)
     return found or (n if n <= PRIME else 0)
 
 
