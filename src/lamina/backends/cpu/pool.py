@@ -119,10 +119,16 @@ def avg_pool_grad(op: AvgPoolGrad, specs: Sequence[Spec], device: Device, policy
 def _laid_out(
     op: MaxPool | MaxPoolGrad | AvgPool | AvgPoolGrad, given: Spec, other: Spec, create: Create
 ) -> tuple[Spec, Spec, PrimitiveDesc]:
-    """Both tensors in the layout of `given`, or channels-last where that has none or oneDNN has no kernel."""
+    """Both tensors in the layout of `given`, or channels-last where that has none or oneDNN has no kernel.
+
+    Its kernels for the latter compute channels side by side: the gradient of an average over a single one, which may
+    take ten times as long as NumPy's, is left to that.
+    """
     tried = [(given, alike(given, other))] if given.tag is not None and given.layout is not None else []
     last = channels_last_tag(given.ndim)  # of both: an image of one pixel does not tell its order from others
-    for first, second in [*tried, (given.with_tag(last), other.with_tag(last))]:
+    if given.shape[1] > 1 or not isinstance(op, AvgPoolGrad):
+        tried.append((given.with_tag(last), other.with_tag(last)))
+    for first, second in tried:
         made = attempt(create, desc(first), desc(second))
         if made is not None:
             return first, second, made
