@@ -51,6 +51,12 @@ def test_dtype_names() -> None:
             as_dtype(wrong)
 
 
+def test_a_dtype_stays_as_it_is() -> None:
+    with pytest.raises(AttributeError, match="name of float32 cannot be changed"):
+        float32.name = "other"
+    assert float32.name == "float32"
+
+
 def test_compute_types() -> None:
     assert [d.compute for d in (float64, float32, float16, bfloat16, int32)] == [
         float64, float32, float32, float32, int32,

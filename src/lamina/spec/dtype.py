@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -19,13 +19,19 @@ class DType:
     """
 
     __slots__ = ("__weakref__", "itemsize", "kind", "name", "numpy", "short")
+    name: str
+    short: str
+    itemsize: int
+    kind: str  # 'f' float, 'i' signed, 'u' unsigned, 'b' bool
+    numpy: np.dtype[Any]
 
     def __init__(self, name: str, short: str, itemsize: int, kind: str, numpy: np.dtype[Any]) -> None:
-        self.name: Final = name
-        self.short: Final = short
-        self.itemsize: Final = itemsize
-        self.kind: Final = kind  # 'f' float, 'i' signed, 'u' unsigned, 'b' bool
-        self.numpy: Final = numpy
+        given = {"name": name, "short": short, "itemsize": itemsize, "kind": kind, "numpy": numpy}
+        for field, value in given.items():
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} of {self} cannot be changed: there is one object per dtype")
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return as_dtype, (self.name,)

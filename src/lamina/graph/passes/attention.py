@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
-from lamina.backends.pattern import Results, made_by, operand
+from lamina.backends.pattern import Results, made_by
 from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.graph.passes.canonicalize import ONE_RESHAPE
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, Rewriting, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.matmul import Matmul
@@ -38,10 +39,6 @@ def join_parts(graph: Graph, report: Report | None = None) -> Graph:
 # ------------------------------------------------------------------------------------------------- products' steps
 
 
-def _reshaped_once(match: Match) -> Results:
-    return {match.root.outputs[0]: _as(match["x"], match.root.outputs[0].shape, match)}
-
-
 def _is_step(node: Any) -> bool:
     return bool(node.op.elementwise) and len(node.outputs) == 1
 
@@ -63,9 +60,7 @@ def _moved(match: Match) -> Results | None:
 
 
 _RESHAPES = [
-    RewriteRule(
-        "reshapes", made_by(Reshape, made_by(Reshape, operand("x"), same_policy=False)), _reshaped_once
-    ),
+    ONE_RESHAPE,
     RewriteRule("step before its reshape", made_by(Op, where=_is_step), _moved),
 ]
 

@@ -116,6 +116,9 @@ def _is_one(value: Value) -> bool:
     return value.constant is not None and value.spec.numel == 1 and bool(value.constant.item() == 1)
 
 
+ONE_RESHAPE = RewriteRule(
+    "reshapes", made_by(Reshape, made_by(Reshape, operand("x"), same_policy=False)), _reshaped_once
+)
 _IDENTITIES = [
     RewriteRule("identity", made_by(Reshape | Cast | Expand, where=_same_spec), _passed_on),
     RewriteRule("identity", made_by(Transpose, where=_same_order), _passed_on),
@@ -126,9 +129,7 @@ _IDENTITIES = [
     ),
     RewriteRule("identity", made_by(Mul), _other_factor),
     RewriteRule("identity", made_by(Reduce, where=_reduces_nothing), _reshaped),
-    RewriteRule(
-        "reshapes", made_by(Reshape, made_by(Reshape, operand("x"), same_policy=False)), _reshaped_once
-    ),
+    ONE_RESHAPE,
     RewriteRule(
         "transpositions",
         made_by(Transpose, made_by(Transpose, operand("x"), name="inner", same_policy=False)),

@@ -32,15 +32,16 @@ def keys_and_values(x: Any, y: Any) -> tuple[Any, Any, Any]:
 
 def wide_values(x: Any, y: Any) -> tuple[Any, Any, Any]:
     """Each head's q, k and v side by side, v twice as wide (LeViT)."""
-    q, k, v = ops.split(x.reshape((*x.shape[:2], 2, 32)), [8, 8, 16], 3)
-    return tuple(ops.permute(p, (0, 2, 1, 3)) for p in (q, k, v))  # type: ignore[return-value]
+    parts = ops.split(x.reshape((*x.shape[:2], 2, 32)), [8, 8, 16], 3)
+    q, k, v = (ops.permute(p, (0, 2, 1, 3)) for p in parts)
+    return q, k, v
 
 
 def channels(x: Any, y: Any) -> tuple[Any, Any, Any]:
     """Each head's q, k and v among the channels of an image (CoAtNet)."""
     image = ops.permute(x, (0, 2, 1)).reshape((2, 2, 24, x.shape[1]))
-    q, k, v = ops.chunk(image, 3, 2)
-    return tuple(ops.permute(p, (0, 1, 3, 2)) for p in (q, k, v))  # type: ignore[return-value]
+    q, k, v = (ops.permute(p, (0, 1, 3, 2)) for p in ops.chunk(image, 3, 2))
+    return q, k, v
 
 
 def other_order(x: Any, y: Any) -> tuple[Any, Any, Any]:
