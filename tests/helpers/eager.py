@@ -24,6 +24,7 @@ from lamina.spec import (
     pack,
     unpack,
 )
+from lamina.spec.layout import view
 
 
 class Eager(Operators["Eager"]):
@@ -145,7 +146,11 @@ def _check_padding(buffer: Any, spec: Spec) -> None:
 
 def _upload(device: Device, array: Array, spec: Spec) -> Any:
     assert (array.shape, as_dtype(array.dtype)) == (spec.shape, spec.dtype), f"{array.shape} for {spec}"
-    return from_host(pack(array, spec.physical).view(np.uint8), device)
+    flat = pack(array, spec.physical)
+    if spec.tag is None and not spec.overlaps:  # gaps do not belong to the tensor: NaN in every float type
+        flat.view(np.uint8)[...] = 0xFF
+        view(flat, spec.physical, spec.shape)[...] = array
+    return from_host(flat.view(np.uint8), device)
 
 
 def _poisoned(device: Device, spec: Spec) -> Any:

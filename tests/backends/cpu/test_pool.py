@@ -9,13 +9,14 @@ from lamina.backends.reference import run_reference
 from lamina.ops.core import Op
 from lamina.ops.primitives import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, Window
 from lamina.runtime import Device
-from lamina.spec import Layout, Policy, Spec, as_dtype
-from tests.helpers.eager import execute
+from lamina.spec import DType, Layout, Policy, Spec, as_dtype, bfloat16, float16, float32, float64
+from tests.helpers.eager import execute, mismatch
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
 CPU = Device("cpu")
 ALONG = Window((2,), ((1, 1),), (1,))
 WINDOW = Window((2, 2), ((1, 1), (0, 1)), (1, 1))
+STEPS = Window((2, 2), ((0, 0), (0, 0)), (1, 1))
 X = np.random.default_rng(0).integers(-9, 10, (2, 5, 7, 6)).astype(np.float32)
 #: Where rows are pooled as they lie: oneDNN generates code for them on AVX-512 alone, elsewhere it has plain loops.
 OF_ROWS = "abcd" if prefers_channels_last() else "acdb"
@@ -98,3 +99,19 @@ def test_windows_over_the_whole_image(kernel: tuple[int, int]) -> None:
             assert plan.label.startswith("onednn")
             for found, wanted in zip(execute(CPU, plan, arrays), run_reference(given, arrays), strict=True):
                 np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("kernel", [(15, 17), (16, 16), (20, 13)])
+@pytest.mark.parametrize("dtype", [bfloat16, float16, float32], ids=str)
+def test_indices_of_large_kernels(kernel: tuple[int, int], dtype: DType) -> None:
+    """From 256 elements on they are int32, which oneDNN has no right ones of in bfloat16."""
+    x = np.random.default_rng(1).integers(0, 251, (2, 3, 24, 25)).astype(dtype.numpy)
+    pool, grad = MaxPool(kernel, STEPS, True), MaxPoolGrad(kernel, STEPS, x.shape[2:])
+    cpu, wanted = backends.get(CPU, "cpu"), run_reference(pool, [x])
+    for layout in (None, Layout((1800, 1, 75, 3))):
+        found = execute(CPU, cpu.plan(pool, [Spec(x.shape, dtype, layout)], Policy()), [x])
+        np.testing.assert_array_equal(found[1], wanted[1])
+    g = np.arange(1, 1 + wanted[0].size).reshape(wanted[0].shape).astype(dtype.numpy)
+    specs = [Spec(a.shape, as_dtype(a.dtype)) for a in (g, wanted[1])]
+    (dx,) = execute(CPU, cpu.plan(grad, specs, Policy()), [g, wanted[1]])
+    assert not mismatch(dx, run_reference(grad, [g, wanted[1]], float64)[0], dtype)
