@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import ops
 from lamina.spec import ShapeError
 from tests.helpers.functions import grad, run
@@ -122,3 +123,20 @@ def test_areas_under_nothing() -> None:
     np.testing.assert_array_equal(
         run(ops.trapezoid, np.zeros((2, 0, 3), np.float32), dim=1), np.zeros((2, 3))
     )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_the_gradient_of_logcumsumexp_is_linear(dtype: str) -> None:
+    """Also at cotangents of zero, where forward derivatives are taken, and for those that are NaN."""
+    x, t = lm.tensor(X).to(dtype=dtype), lm.tensor(X[::-1].copy()).to(dtype=dtype)
+    weights = np.exp(x.double().numpy())
+    wanted = np.cumsum(weights * t.double().numpy(), 1) / np.cumsum(weights, 1)
+    along = lm.jvp(lambda x: ops.logcumsumexp(x, 1), (x,), (t,))[1]
+    assert along.dtype == x.dtype
+    precise = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 2e-2}[dtype]
+    np.testing.assert_allclose(along.double().numpy(), wanted, rtol=precise, atol=precise)
+    _, pull = lm.vjp(lambda x: ops.logcumsumexp(x, 0), lm.ones(3))
+    np.testing.assert_array_equal(
+        np.isnan(pull(lm.tensor([0.0, np.nan, 0.0]))[0].numpy()), [True, True, False]
+    )
+    assert pull(lm.tensor([1.0, 0.0, 0.0]))[0].tolist() == [1.0, 0.0, 0.0]

@@ -14,7 +14,7 @@ from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.gather import GatherGrad
 from lamina.ops.primitives.pointwise import exp, log, where
 from lamina.ops.primitives.shape import cat, flip, slice_axis
-from lamina.spec import FLOATS, DTypeError, Shape, ShapeError, Spec, bool_, int64, normalize_axis
+from lamina.spec import FLOATS, DTypeError, Shape, ShapeError, Spec, bool_, float32, int64, normalize_axis
 
 T = TypeVar("T")
 ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
@@ -107,17 +107,24 @@ def _product_gradient(g: Any, x: Any, y: Any, axis: int) -> Any:
     return where(first, _from_end(g * without, axis), where(zero, 0.0, others))
 
 
+#: Added to the positive and to the negative part of a cotangent, whose logarithms then are finite: the gradient stays
+#: linear in cotangents that are zero, as those are at which forward derivatives are taken.
+FLOOR = 1e-15
+
+
 def _logsumexp_gradient(g: Any, x: Any, y: Any, axis: int) -> Any:
     """The reverse cumulative sum of g[i] * exp(x - y[i]), in logarithms: of positive and of negative g separately."""
-    found: Any = 0.0
-    for sign in (1.0, -1.0):
-        part = g * sign
-        there = part > 0
-        size = where(
-            there & (y > -np.inf), log(where(there, part, 1.0)) - where(y > -np.inf, y, 0.0), -np.inf
-        )
-        found = found + sign * exp(where(x > -np.inf, x + _from_end(size, axis, "logsumexp"), -np.inf))
-    return found
+    if x.dtype.itemsize < 4:
+        wide = _logsumexp_gradient(cast(g, float32), cast(x, float32), cast(y, float32), axis)
+        return cast(wide, x.dtype)
+    reached, positive = y > -np.inf, g > 0
+    shift = where(reached, y, 0.0)
+
+    def summed(part: Any) -> Any:
+        size = where(reached, log(part + FLOOR) - shift, -np.inf)
+        return exp(where(x > -np.inf, x + _from_end(size, axis, "logsumexp"), -np.inf))
+
+    return summed(where(positive, g, 0.0)) - summed(where(positive, 0.0, -g))
 
 
 def _last_hit(x: Any, y: Any, axis: int) -> Any:
