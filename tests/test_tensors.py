@@ -105,8 +105,23 @@ def test_copy_keeps_identity_and_converts() -> None:
     x = lm.zeros(3)
     assert x.copy_(np.array([1, 2, 3])) is x
     assert x.tolist() == [1, 2, 3]
-    with pytest.raises(ShapeError, match=r"cannot write shape \(2,\) into a tensor of shape \(3,\)"):
-        x.copy_(np.zeros(2))
+    for values in (np.zeros(2), np.zeros((1, 3)), np.zeros(0)):
+        with pytest.raises(ShapeError, match=r"cannot write shape \(.*\) into a tensor of shape \(3,\)"):
+            x.copy_(values)
+
+
+def test_copy_broadcasts() -> None:
+    """Numbers, rows and columns; into tensors and their parts; with the gradient of what is repeated."""
+    x = lm.zeros((2, 3))
+    assert x.copy_(lm.tensor([1.0, 2.0, 3.0])).tolist() == [[1, 2, 3]] * 2
+    assert x.copy_(lm.tensor([[4], [5]])).tolist() == [[4] * 3, [5] * 3]
+    x[:, 1].copy_(lm.tensor(6.0))
+    x.t()[2].copy_(np.float64(7))
+    assert x.tolist() == [[4, 6, 7], [5, 6, 7]]
+    write = lm.jit(lambda values: x.copy_(values) * 2)
+    assert write(lm.tensor([1.0, 2.0, 3.0])).tolist() == [[2, 4, 6]] * 2
+    assert x.tolist() == [[1, 2, 3]] * 2
+    assert lm.grad(lambda v: ops.zeros_like(x).copy_(v).sum())(lm.ones(3)).tolist() == [2, 2, 2]
 
 
 def test_layouts_change_memory_not_values() -> None:

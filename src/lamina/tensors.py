@@ -35,6 +35,7 @@ from lamina.ops.operators import InPlace
 from lamina.ops.origin import current_origin
 from lamina.ops.part import TensorPart
 from lamina.ops.primitives.marker import Clone
+from lamina.ops.primitives.shape import repeated
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, human_bytes, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
@@ -207,10 +208,10 @@ class Tensor(InPlace["Tensor"]):
         return tensor(found) if isinstance(found, Tensor) else found
 
     def copy_(self, values: Any, non_blocking: bool = False) -> Self:
-        """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted.
+        """Overwrite the values with those of a tensor or array, broadcast to this shape; dtypes are converted.
 
         non_blocking: accepted for torch's sake; the result's consumers wait for it in any case.
-        Raises ShapeError for another shape, ValueError for a tensor that is `read_only`.
+        Raises ShapeError for a shape that does not broadcast, ValueError for a tensor that is `read_only`.
         """
         if self.read_only:
             why = "several elements share memory" if self._spec.overlaps else "its memory is read-only"
@@ -225,7 +226,7 @@ class Tensor(InPlace["Tensor"]):
             )
         source = values if isinstance(values, Tensor) else as_tensor(np.asarray(values))
         if source.shape != self.shape:
-            raise ShapeError(f"copy_: cannot write shape {source.shape} into a tensor of shape {self.shape}")
+            source = repeated(source, self.shape, "copy_")
         if source.dtype != self.dtype:
             source = source.to(dtype=self.dtype)
         if self._spec.tag is None:  # gaps between the elements do not belong to this tensor

@@ -43,7 +43,8 @@ from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.collective import Exchange
 from lamina.ops.primitives.marker import Alias, Clone, StopGradient, overwritten
 from lamina.ops.primitives.pointwise import where
-from lamina.spec import ShapeError, Spec, current_policy
+from lamina.ops.primitives.shape import repeated
+from lamina.spec import Spec, current_policy
 from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, as_constant
 
@@ -180,10 +181,10 @@ class Capture:
         return found
 
     def rewritten(self, target: Operand, values: Any) -> Value:
-        """What a tensor holds after values are written to it. Raises ShapeError."""
+        """What a tensor holds after values, broadcast to its shape, are written to it. Raises ShapeError."""
         before, after = self.read(target), self.read(values)
         if after.shape != before.shape:
-            raise ShapeError(f"copy_: cannot write shape {after.shape} into a tensor of shape {before.shape}")
+            after = repeated(after, before.shape, "copy_")
         return after if after.dtype == before.dtype else bind(Cast(before.dtype), after)[0]
 
     @contextmanager

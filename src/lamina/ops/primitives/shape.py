@@ -634,6 +634,14 @@ def expand(input: Any, size: Sequence[SupportsIndex]) -> Any:
     return x if target == x.shape else call(made(Expand, target), x)
 
 
+def repeated(values: Any, shape: Shape, what: str) -> Any:
+    """values broadcast to the shape of a tensor that they are written to. Raises ShapeError if they do not fit."""
+    lead = len(shape) - values.ndim
+    if lead < 0 or any(size not in (1, n) for size, n in zip(values.shape, shape[lead:], strict=True)):
+        raise ShapeError(f"{what}: cannot write shape {values.shape} into a tensor of shape {shape}")
+    return call(made(Expand, shape), values)
+
+
 @checked
 def flip(input: Any, dims: int | Sequence[int]) -> Any:
     """input reversed along some axes."""
