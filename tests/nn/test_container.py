@@ -1,6 +1,7 @@
 """Containers behave like the lists and dicts that they are; what plain lists hide is said."""
 
 import re
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -185,7 +186,11 @@ def test_parameter_dicts_as_torchs() -> None:
         out += [{n: list(x.shape) for n, x in both.items()}, list(held.keys())]
         held |= lib.ParameterDict({"e": made(9)})
         out += [list(held.keys()), len(list(held.parameters()))]
-        return out
+        ordered = OrderedDict([("z", made(1)), ("b", made(2))])
+        orders = [dict(ordered), ordered, list(ordered.items()), lib.ParameterDict(ordered)]
+        out += [[n for n, _ in lib.ParameterDict(given).named_parameters()] for given in orders]
+        out += [list(lib.ParameterDict(ordered).fromkeys(["y", "x"], made(4)).keys())]
+        return [*out, list(lib.ParameterDict(ordered).copy().keys())]
 
     ours = told(nn, lambda n: nn.Parameter(lm.zeros((n,))))
     assert ours == told(torch.nn, lambda n: torch.nn.Parameter(torch.zeros(n)))

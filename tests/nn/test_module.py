@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import nn, ops
+from lamina import nn, ops, optim
 from lamina.nn.module import evaluating
 
 
@@ -622,6 +622,30 @@ def test_states_of_several_networks_are_stacked() -> None:
     found = lm.vmap(one, in_dims=(0, 0, None))(parameters, buffers, x)
     for net, y in zip(nets, found, strict=True):
         np.testing.assert_allclose(y.numpy(), net(x).numpy(), rtol=1e-6)
+
+
+def test_stacked_parameters_are_trained() -> None:
+    nets = [nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)) for _ in range(2)]
+    for net in nets:
+        net[0].requires_grad_(False)
+    parameters, _ = nn.stack_module_state(nets)
+    assert [p.requires_grad for p in parameters.values()] == [False, False, True, True]
+
+    def loss(parameters: Any) -> Any:
+        return lm.vmap(lambda p: nn.functional_call(nets[0], p, (lm.ones((2, 3)),)).square().mean())(
+            parameters
+        ).sum()
+
+    before = {n: p.numpy().copy() for n, p in parameters.items()}
+    grads = lm.grad(loss)(parameters)
+    trained = [parameters[n] for n in ("1.weight", "1.bias")]
+    optim.SGD(trained, lr=0.1).step([grads["1.weight"], grads["1.bias"]])
+    for name, p in parameters.items():
+        wanted = before[name] - 0.1 * grads[name].numpy() if name.startswith("1") else before[name]
+        np.testing.assert_allclose(p.numpy(), wanted, rtol=1e-6)
+    nets[1].requires_grad_(True)
+    with pytest.raises(ValueError, match=r"0\.weight is frozen in some of the networks"):
+        nn.stack_module_state(nets)
 
 
 def test_states_of_networks_that_differ_are_not_stacked() -> None:

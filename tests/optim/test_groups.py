@@ -212,6 +212,8 @@ def test_gradients_of_others_are_named() -> None:
         optimizer.step(lm.grad(loss_of)(other))
     with pytest.raises(ValueError, match="3 gradients for 4 parameters"):
         optimizer.step(list(grads.values())[:3])
+    with pytest.raises(ValueError, match=r"1 gradients for 0 parameters and 1 frozen ones \(requires_grad"):
+        optim.SGD([lm.zeros(3)], lr=0.1).step([lm.ones(3)])
     with pytest.raises(ValueError, match=r"gradients are named a, parameters 0.weight, 0.bias"):
         optimizer.step({"a": X})
     with pytest.raises(TypeError, match="gradients are a dict by name, a list"):

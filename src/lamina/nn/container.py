@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from operator import itemgetter
 from typing import Any, Generic, Self, TypeVar, overload
 
 from lamina.nn.module import Module, T
@@ -278,8 +280,16 @@ class ParameterDict(_Container):
         return [(name, self[name]) for name in self._seen(self._parameters)]
 
     def update(self, parameters: Mapping[str, Any] | ParameterDict | Iterable[tuple[str, Any]]) -> None:
-        """Add parameters, or replace those of the same name."""
-        pairs = parameters.items() if isinstance(parameters, Mapping | ParameterDict) else parameters
+        """Add parameters, or replace those of the same name. Those of a plain mapping are sorted by name, as torch's,
+        so that optimizers number them alike."""
+        if isinstance(parameters, OrderedDict | ParameterDict):
+            pairs: Iterable[tuple[str, Any]] = parameters.items()
+        else:
+            pairs = (
+                sorted(parameters.items(), key=itemgetter(0))
+                if isinstance(parameters, Mapping)
+                else parameters
+            )
         for key, value in pairs:
             self[key] = value
 
@@ -308,11 +318,11 @@ class ParameterDict(_Container):
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> Self:
         """A new container with these names, each mapped to the default."""
-        return type(self)(dict.fromkeys(keys, default))
+        return type(self)((key, default) for key in keys)
 
     def copy(self) -> Self:
         """A new container with the same parameters."""
-        return type(self)(self._parameters)
+        return type(self)(self._parameters.items())
 
     def __reversed__(self) -> Iterator[str]:
         return reversed(self._seen(self._parameters))

@@ -687,16 +687,19 @@ def functional_call(
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The parameters and the buffers of several networks with the same architecture, each stacked along a new first
     axis, as torch.func.stack_module_state: vmap(lambda values, x: functional_call(models[0], values, x))(…) runs all
-    of them.
+    of them. The stacked parameters are parameters, which an optimizer trains; frozen ones stay frozen.
 
-    Raises ValueError for an empty list, and for networks that differ in classes, modes, names or shapes.
+    Raises ValueError for an empty list, and for networks that differ in classes, modes, names, shapes or frozen
+    parameters.
     """
     if not models:
         raise ValueError("stack_module_state: needs at least one network")
     if len({(type(m), m.training) for m in models}) > 1:
         raise ValueError("stack_module_state: networks must be of one class, all in training mode or none")
+    params = [dict(m.named_parameters()) for m in models]
+    stacked = _stacked_states(params)
     return (
-        _stacked_states([dict(m.named_parameters()) for m in models]),
+        {name: Parameter(x, _trained_alike(name, params)) for name, x in stacked.items()},
         _stacked_states([dict(m.named_buffers()) for m in models]),
     )
 
@@ -712,6 +715,16 @@ def _stacked_states(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]
                 "the first one"
             )
     return {name: ops.stack([state[name].detach() for state in states]) for name in first}
+
+
+def _trained_alike(name: str, states: Sequence[Mapping[str, Tensor]]) -> bool:
+    """Whether the networks train a parameter. Raises ValueError if only some of them do."""
+    trained = {state[name].requires_grad for state in states}
+    if len(trained) > 1:
+        raise ValueError(
+            f"stack_module_state: {name} is frozen in some of the networks: requires_grad must be the same"
+        )
+    return trained.pop()
 
 
 def _check_shared(given: Mapping[str, Any], held: Mapping[str, Tensor], tie_weights: bool) -> None:

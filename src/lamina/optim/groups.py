@@ -541,8 +541,11 @@ class ParameterGroups:
                 f"lamina.grad gives for a module; got {shown(grads)}"
             )
         if len(given) != len(trained):
+            frozen = len(self.entries) - len(trained)
             raise ValueError(
-                f"{self._name}.step: {len(given)} gradients for {len(trained)} parameters: give them by name"
+                f"{self._name}.step: {len(given)} gradients for {len(trained)} parameters"
+                + (f" and {frozen} frozen ones (requires_grad; nn.Parameter(x) is trained)" if frozen else "")
+                + ": give them by name"
             )
         return list(zip(trained, given, strict=True))
 
