@@ -1,5 +1,6 @@
 """Plans of oneDNN's primitives."""
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import nn, onednn
+from lamina import nn, onednn, ops
 from lamina.backends import Call, NoKernel, PlanTape
 from lamina.backends.cpu import library
 from lamina.backends.cpu.library import ALIGNMENT
@@ -187,3 +188,23 @@ def test_slow_and_missing_kernels_are_none() -> None:
     assert library.attempt(Mock(side_effect=NoKernel("none"))) is None
     with pytest.raises(KeyError):
         library.attempt(Mock(side_effect=KeyError("a fault")))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_more_axes_than_onednn_describes(compiled: bool) -> None:
+    """Copies, products, sums with a row and fused steps of 14 axes are left to loops and NumPy."""
+    x = np.random.default_rng(0).random((2,) * 14, np.float32)
+    back, row = tuple(reversed(range(14))), x[(0,) * 13]
+    cases: list[tuple[Callable[[Any], Any], Any]] = [
+        (lambda v: v.permute(back) + v, x.transpose(back) + x),
+        (lambda v: v @ v, x @ x),
+        (lambda v: ops.relu(v - row) * 2, np.maximum(x - row, 0) * 2),
+        (
+            lambda v: v.sum(3, keepdim=True) * v[(slice(0, 1),) * 14],
+            x.sum(3, keepdims=True) * x[(slice(0, 1),) * 14],
+        ),
+        (lambda v: ops.sort(v, 4)[0], np.sort(x, 4)),
+    ]
+    for function, wanted in cases:
+        found = (lm.jit(function) if compiled else function)(lm.tensor(x))
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-6)

@@ -23,6 +23,8 @@ kernels = Kernels("cpu")
 TYPES = {float32: "f32", bfloat16: "bf16", float16: "f16", int32: "s32", int8: "s8", uint8: "u8"}
 #: The types in which oneDNN computes; other types run on NumPy.
 FLOATS = (float32, bfloat16, float16)
+#: More axes no descriptor of oneDNN has.
+_MOST_AXES = 12
 #: Scratch memory starts at multiples of this many bytes.
 ALIGNMENT = 256
 #: The errors of oneDNN when it has no kernel for a combination.
@@ -36,6 +38,7 @@ _blocked: dict[Spec, MemoryDesc] = {}  # layouts that oneDNN chose, with its des
 @lru_cache(maxsize=4096)
 def desc(spec: Spec) -> MemoryDesc:
     """The descriptor of a spec with a named layout; a scalar has one axis. Raises NoKernel."""
+    ranked(spec.shape)
     spec, kind = spec.fixed, data_type(spec.dtype)
     layout = spec.physical
     if not layout.is_blocked:
@@ -75,7 +78,8 @@ def open_desc(spec: Spec, tag: str = "any") -> MemoryDesc:
 @lru_cache(maxsize=1024)
 def _tagged(shape: Shape, kind: str, tag: str) -> MemoryDesc:
     """One cached object for all primitives, so that its strides are queried once. Not every order of axes has a
-    tag."""
+    tag. Raises NoKernel."""
+    ranked(shape)
     try:
         return MemoryDesc(shape, kind, tag=tag)
     except ValueError:
@@ -94,6 +98,13 @@ def spec_of(found: MemoryDesc, dtype: DType) -> Spec:
     if found.blocks:
         _blocked.setdefault(spec, found)
     return spec
+
+
+def ranked(shape: Shape) -> Shape:
+    """The shape, if oneDNN has descriptors of as many axes. Raises NoKernel."""
+    if len(shape) > _MOST_AXES:
+        raise NoKernel(f"cpu: oneDNN has no descriptors of {len(shape)} axes, {_MOST_AXES} at most")
+    return shape
 
 
 def data_type(dtype: DType) -> str:

@@ -20,6 +20,7 @@ from lamina.backends.cpu.library import (
     computes,
     data_type,
     kernels,
+    ranked,
     single,
 )
 from lamina.backends.cpu.post import Post
@@ -139,8 +140,8 @@ def _bias(post: Post, y: Spec) -> MemoryDesc | None:
 
 
 def _plain(spec: Spec, transposed: bool = False) -> MemoryDesc:
-    """A row-major operand; transposed: with its last two axes swapped."""
-    shape, strides = list(spec.shape), list(spec.physical.strides)
+    """A row-major operand; transposed: with its last two axes swapped. Raises NoKernel."""
+    shape, strides = list(ranked(spec.shape)), list(spec.physical.strides)
     if transposed:
         shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]
     return MemoryDesc(shape, data_type(spec.dtype), strides=strides)

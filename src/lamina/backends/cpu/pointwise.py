@@ -20,6 +20,7 @@ from lamina.backends.cpu.library import (
     is_padded,
     kernels,
     memory_order,
+    ranked,
     single,
 )
 from lamina.backends.cpu.post import (
@@ -187,8 +188,8 @@ def _joined(op: Op, specs: tuple[Spec, ...], post: Post, extra: tuple[Spec, ...]
     a = _kept(a, zero_kept=function in ("mul", "div") and not post.steps)
     b = b.open.fixed
     if b.numel == 1 or is_per_channel(b, y):
-        one = MemoryDesc(aligned(b.shape, max(a.ndim, 1)) or (1,), desc(b).data_type)
-        return _binary(op, function, (a, b), a, (desc(a), one, desc(a)), post, extra)
+        one, over = MemoryDesc(ranked(aligned(b.shape, max(a.ndim, 1))) or (1,), data_type(b.dtype)), desc(a)
+        return _binary(op, function, (a, b), a, (over, one, over), post, extra)
     rows = None if post.steps else _by_rows(a, b)
     if rows is None:
         raise NoKernel(f"cpu: {op} broadcasts {b} to {y}")

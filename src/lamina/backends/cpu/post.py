@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lamina.backends import NoKernel
-from lamina.backends.cpu.library import Location, at_input, data_type, open_desc
+from lamina.backends.cpu.library import Location, at_input, data_type, open_desc, ranked
 from lamina.onednn import (
     ARG,
     Attributes,
@@ -210,4 +210,4 @@ def _operand_desc(other: Spec, y: Spec, tag: str) -> MemoryDesc:
         if tag == "any":
             raise NoKernel("cpu: an operand as large as the output needs a named layout")
         return open_desc(y, tag)
-    return MemoryDesc(aligned(other.shape, y.ndim), kind)
+    return MemoryDesc(ranked(aligned(other.shape, y.ndim)), kind)
