@@ -48,6 +48,7 @@ def test_divergence() -> None:
     _reductions("kl_div", Q * (np.log(Q) - X), X, Q)
     _reductions("kl_div", np.exp(Y) * (Y - X), X, Y, log_target=True)
     found = run(ops.kl_div, X, Q, reduction="batchmean")
+    assert np.isnan(run(ops.kl_div, X[:0], Q[:0], reduction="batchmean"))  # as the mean of no losses
     np.testing.assert_allclose(found, (Q * (np.log(Q) - X)).sum() / 6)
     none = run(ops.kl_div, np.array([1.0, 2.0]), np.array([0.0, 1.0]), reduction="none")
     assert none.tolist() == [0, -2]

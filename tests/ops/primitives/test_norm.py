@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina import ops
+import lamina as lm
+from lamina import nn, ops
 from lamina.ops import primitives
 from lamina.ops.core import bind, call
 from lamina.spec import DTypeError, ShapeError
@@ -150,3 +151,13 @@ def test_errors() -> None:
         run(lambda *a: bind(primitives.BatchNormGrad(residual=True), *a), X, X, SCALE, MEAN, VAR)
     with pytest.raises(ShapeError, match=r"rms_norm: normalized_shape \(5,\) must be the last sizes"):
         run(ops.rms_norm, X, 5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_derivatives_of_a_batch_norm_without_samples(training: bool) -> None:
+    norm = nn.BatchNorm1d(3).train(training)
+    x = lm.zeros((0, 3))
+    assert lm.jvp(norm, (x,), (x,))[1].shape == (0, 3)
+    value, (along,) = lm.hvp(lambda x: norm(x).square().sum(), (x,), (x,))
+    assert value.item() == 0
+    assert along.shape == (0, 3)

@@ -112,7 +112,8 @@ def kl_div(
     x, t = together("kl_div", floating(input, "kl_div"), operand(target, "kl_div", "target"))
     losses = t.exp() * (t - x) if log_target else t * where(t == 0, 1.0, t).log() - t * x
     if reduction == "batchmean":
-        return losses.sum() / max(losses.shape[0] if losses.ndim else 1, 1)
+        count = losses.shape[0] if losses.ndim else 1
+        return losses.sum() * (1.0 / count if count else math.nan)
     return reduced(losses, reduction)
 
 
