@@ -8,6 +8,10 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from lamina.ops.core import REGISTRY, Sample, call
+from lamina.ops.primitives.collective import Collective
+from lamina.ops.primitives.fused import Fused
+from lamina.spec import float64
 
 RNG = np.random.default_rng(0)
 
@@ -542,3 +546,56 @@ def test_a_derivative_within_a_network_is_differentiated_in_its_parameters() -> 
         step[at] = 1e-5
         wanted[at] = (value(w + step) - value(w - step)) / 2e-5
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+# ---- all ops
+
+
+def _function(sample: Sample, arrays: list[Any], moving: list[int]) -> Any:
+    """The sample's op in its differentiable operands alone: a tuple of its floating point results."""
+
+    def function(*given: Any) -> Any:
+        operands = [lm.tensor(a) for a in arrays]
+        for i, x in zip(moving, given, strict=True):
+            operands[i] = x
+        results = call(sample.op, *operands)
+        return tuple(y for y in (results if isinstance(results, tuple) else (results,)) if y.dtype.is_float)
+
+    return function
+
+
+def _small_samples() -> list[tuple[str, Sample]]:
+    """The first float64 sample of up to 16 forms (fields) of each op that has second derivatives."""
+    found = []
+    for name, op in REGISTRY.items():
+        if issubclass(op, Collective | Fused) or name.startswith("ctc") or not op.differentiable:
+            continue
+        known = [s for s in op.samples() if float64 in (s.dtypes or s.op.dtypes)]
+        small = [s for s in known if sum(int(np.prod(a.shape)) for a in s.args) < 2000]
+        found += [(name, s) for s in list({s.op: s for s in reversed(small)}.values())[-16:]]
+    return found
+
+
+def test_derivatives_of_all_ops_forward_and_backward_are_adjoint() -> None:
+    """<c, jvp(t)> = <vjp(c), t>: the vjp is linear in its cotangents, some of which are zero."""
+    wrong, checked = [], 0
+    for number, (name, sample) in enumerate(_small_samples()):
+        rng = np.random.default_rng(number)
+        arrays = sample.draw(rng, float64)
+        moving = [i for i, a in enumerate(sample.args) if a.differentiable and arrays[i].dtype == np.float64]
+        function, primals = _function(sample, arrays, moving), tuple(lm.tensor(arrays[i]) for i in moving)
+        if not moving or not (outputs := function(*primals)):
+            continue
+        tangents = [rng.standard_normal(x.shape) for x in primals]
+        cotangents = [rng.standard_normal(y.shape) * (rng.random(y.shape) > 0.3) for y in outputs]
+        back = lm.vjp(function, *primals)[1](
+            tuple(lm.tensor(c, dtype=y.dtype) for c, y in zip(cotangents, outputs, strict=True))
+        )
+        along = lm.jvp(function, primals, tuple(lm.tensor(t) for t in tangents))[1]
+        terms = [float((g.double().numpy() * t).sum()) for g, t in zip(back, tangents, strict=True)]
+        others = [float((y.double().numpy() * c).sum()) for y, c in zip(along, cotangents, strict=True)]
+        checked += 1
+        if not np.isclose(sum(terms), sum(others), rtol=1e-4, atol=1e-4 * max(map(abs, [*terms, *others]))):
+            wrong.append(f"{name} {sample}: {sum(others)} forward, {sum(terms)} backward")
+    assert wrong == []
+    assert checked > 250
