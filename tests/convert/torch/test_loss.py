@@ -83,3 +83,27 @@ def test_the_ctc_loss_within_a_network(reduction: str) -> None:
     found = check(net, from_torch(net, *given), *given)
     assert found.output < 1e-5, found
     assert found.gradient < 1e-4, found
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_cross_entropy_of_half_types_has_their_dtype(dtype: str, reduction: str) -> None:
+    """Converted and under torch.compile, as eagerly: ImageGPT's loss of bfloat16 logits."""
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(x, labels, reduction=reduction)
+
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    labels = torch.tensor([0, 3, 4, 1])
+    wanted = Net()(x, labels)
+    found = from_torch(Net(), x, labels)(lm.tensor(x), lm.tensor(labels))
+    compiled = torch.compile(Net(), backend="lamina")(x, labels)
+    assert found.dtype.name == dtype
+    assert compiled.dtype == wanted.dtype
+    torch.testing.assert_close(compiled, wanted)
+    torch.testing.assert_close(torch.from_dlpack(found), wanted)

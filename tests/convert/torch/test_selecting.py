@@ -136,6 +136,56 @@ def test_another_batch_size_selects_another_number(name: str) -> None:
         assert found.gradient < 1e-4, found
 
 
+def without_itself(y: Any, x: Any) -> Any:
+    """As SimCLR: the similarities of each sample to all others, the positive ones first. y: [2n, 2n]."""
+    import torch
+
+    n = len(y) // 2
+    same = torch.cat([torch.arange(n) for _ in range(2)])
+    same = (same[None] == same[:, None]).float()
+    others = ~torch.eye(2 * n, dtype=torch.bool)
+    same, y = same[others].view(2 * n, -1), y[others].view(2 * n, -1)
+    scores = torch.cat([y[same.bool()].view(2 * n, -1), y[~same.bool()].view(2 * n, -1)], 1)
+    return torch.nn.functional.cross_entropy(scores, torch.zeros(2 * n, dtype=torch.int64))
+
+
+def above_the_diagonal(y: Any, x: Any) -> Any:
+    import torch
+
+    upper = torch.ones(len(y), len(y)).triu(1) == 1
+    return y.masked_select(upper).cumsum(0) + y[upper]
+
+
+def of_a_list(y: Any, x: Any) -> Any:
+    import torch
+
+    return y[:, torch.tensor([True, False, True, True])].cumsum(1)
+
+
+def each_second(y: Any, x: Any) -> Any:
+    import torch
+
+    even = torch.arange(y.shape[0]) % 2 == 0
+    return y[torch.where(even)[0]].exp() + x[torch.nonzero(even, as_tuple=True)] + x[even.nonzero()[:, 0]]
+
+
+@pytest.mark.parametrize("function", [without_itself, above_the_diagonal, of_a_list, each_second])
+def test_masks_of_numbers_that_the_code_has_select_a_known_number(function: Any) -> None:
+    """Compiled as well: sizes, ranges and literals are the same in each call, and so is what they select."""
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import check, from_torch
+
+    net, x = network(function), torch.linspace(-1, 1, 16).reshape(4, 4)
+    converted = from_torch(net, x, share=False)
+    found = check(net, converted, x)
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-4, found
+    compiled = lm.jit(lambda x: converted(x))
+    np.testing.assert_allclose(compiled(x.numpy()).numpy(), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 def joined(y: Any, x: Any) -> Any:
     import torch
 

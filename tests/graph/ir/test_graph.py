@@ -6,6 +6,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import Graph, Value, gradients, trace
+from lamina.graph.ir.graph import constant
 from lamina.spec import ShapeError, Spec, float32, float64, int64
 
 X = Spec((2, 3), float32)
@@ -107,6 +108,15 @@ def test_a_branch_on_data_is_refused() -> None:
         trace(lambda x: x if ops.sum(x) else -x, X)
     with pytest.raises(TypeError, match="no numbers yet"):
         trace(lambda x: ops.neg(np.asarray(x)), X)
+
+
+def test_numbers_of_constants_are_known_while_a_function_is_compiled() -> None:
+    """A shape may depend on them; of what is computed from constants alone, too."""
+    others = ~np.eye(3, dtype=np.bool_)
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    row = x[0]
+    f = lm.jit(lambda x: x[ops.logical_not(constant(~others))] * float(ops.sum(constant(row)) + 1))
+    np.testing.assert_array_equal(f(x).numpy(), x[others] * 4)
 
 
 def test_a_graph_checks_its_operands() -> None:

@@ -9,6 +9,8 @@ import torch
 
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts, is_operand
+from lamina.graph.ir import graph as ir
+from lamina.ops.core import Operand, recorder
 from lamina.spec import DType, as_dtype
 from lamina.tensors import Tensor, as_tensor
 
@@ -18,10 +20,16 @@ def usual() -> DType:
     return as_dtype(str(torch.get_default_dtype()).removeprefix("torch."))
 
 
-def constant(call: TorchCall, values: Any, dtype: DType) -> Tensor:
+def constant(call: TorchCall, values: Any, dtype: DType) -> Operand:
     """A new tensor on the program's device."""
     found = as_tensor(np.asarray(values).astype(dtype.numpy))
-    return found if call.device is None else found.to(call.device)
+    return settled(found if call.device is None else found.to(call.device))
+
+
+def settled(x: Tensor) -> Operand:
+    """A tensor that the program makes itself: a constant of a recorded graph, whose numbers shapes may depend on."""
+    by = recorder()
+    return x if by is None or by.knows(x) else ir.constant(x)
 
 
 def _kind(*values: Any) -> DType:

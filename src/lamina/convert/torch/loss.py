@@ -15,7 +15,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, converts, defined
+from lamina.convert.torch.node import TorchCall, converts, defined, dtype_of
+from lamina.convert.torch.targets import example
 
 REDUCTIONS = ("none", "mean", "sum")
 #: ATen's name where it differs from the function's.
@@ -81,7 +82,8 @@ _STAND_INS = {
 
 @converts(*LOSSES, *NAMES, "lamina::ctc_loss", "lamina::gaussian_nll_loss")
 def loss(call: TorchCall) -> Any:
-    """The function of lamina.ops of this name, with its own argument names."""
+    """The function of lamina.ops of this name, with its own argument names. What it computes in float32 of half types
+    (cross-entropy) is rounded as PyTorch's."""
     function = getattr(ops, NAMES.get(call.name, call.name))
     known = inspect.signature(function).parameters
     given = {k: call[k] for k in call.cells}
@@ -92,4 +94,7 @@ def loss(call: TorchCall) -> Any:
         given["input"] = given.pop("self")
     if isinstance(given.get("reduction"), int):
         given["reduction"] = REDUCTIONS[given["reduction"]]
-    return function(**{k: v for k, v in given.items() if k in known or v is not None})
+    found = function(**{k: v for k, v in given.items() if k in known or v is not None})
+    seen = example(call.node)
+    is_half = isinstance(seen, torch.Tensor) and seen.dtype in (torch.bfloat16, torch.float16)
+    return ops.cast(found, dtype_of(seen.dtype)) if is_half else found

@@ -12,12 +12,14 @@ from torch.fx import Node
 
 from lamina import ops
 from lamina.convert.torch.cells import Cell, View
+from lamina.convert.torch.factory import settled
 from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, is_operand, known, read
 from lamina.convert.torch.selecting import is_only_computed_with, selected
 from lamina.convert.torch.targets import example
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.marker import overwritten
 from lamina.spec import bool_
+from lamina.tensors import Tensor
 
 #: The end of a slice without a bound.
 TO_THE_END = 2**63 - 1
@@ -109,7 +111,14 @@ def same(call: TorchCall) -> Any:
     return call.either("input", "x")
 
 
-@converts("clone", "lift_fresh_copy", "detach_copy", "alias_copy", "_fw_primal")
+@converts("lift_fresh_copy")
+def literal(call: TorchCall) -> Any:
+    """A tensor that the code makes of numbers, `torch.tensor([…])`: PyTorch's graphs hold the numbers."""
+    x = call["input"]
+    return settled(x) if isinstance(x, Tensor) else x
+
+
+@converts("clone", "detach_copy", "alias_copy", "_fw_primal")
 def clone(call: TorchCall) -> Any:
     """Another tensor with the same values."""
     return call.either("input", "x")
@@ -376,6 +385,12 @@ def _is_basic(key: Any) -> bool:
         k is None or k is Ellipsis or (isinstance(k, (slice, int)) and not isinstance(k, bool))
         for k in entries
     )
+
+
+@converts("nonzero_numpy")
+def indices(call: TorchCall) -> Any:
+    """torch.nonzero(as_tuple=True): a vector of indices for each axis."""
+    return list(ops.nonzero(call["input"], as_tuple=True))
 
 
 @converts("where")

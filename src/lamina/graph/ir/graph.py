@@ -8,13 +8,13 @@ that no output needs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from html import escape
 from math import inf, nextafter
-from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from operator import attrgetter, index
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from lamina.ops.core import (
     inferred,
     operand,
     recorder,
+    recording,
 )
 from lamina.ops.destination import destination
 from lamina.ops.operators import InPlace
@@ -41,6 +42,8 @@ from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, as_constant, as_tensor
 
 _serial = itertools.count()
+
+T = TypeVar("T")
 
 
 #: Size in bytes up to which a constant result is kept though it is larger than its inputs.
@@ -147,16 +150,15 @@ class Value(InPlace["Value"]):
         return self.known if self.constant is None else self.constant
 
     def __bool__(self) -> bool:
-        return bool(
-            self._number(
-                "a traced value has no truth value: the program's branches must not depend on data; "
-                "use ops.where, or compute the condition outside of the trace"
-            )
+        return self._read(
+            bool,
+            "a traced value has no truth value: the program's branches must not depend on data; "
+            "use ops.where, or compute the condition outside of the trace",
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         why = f"a traced value {self.spec} has no numbers yet; use lamina.ops inside a trace, not NumPy"
-        return self._number(why).__array__(*args, **kwargs)
+        return self._read(lambda x: x.__array__(*args, **kwargs), why)
 
     def __setitem__(self, key: Any, values: Any) -> None:
         """Overwrite the elements that a key selects (see `getitem`)."""
@@ -203,8 +205,14 @@ class Value(InPlace["Value"]):
             f"{name}: a shape is settled when a function is traced; use the result, x = x.{name.removesuffix('_')}(…)"
         )
 
-    def _number(self, why: str = "") -> Tensor:
-        """The tensor. Raises TypeError if there are no numbers before the graph runs."""
+    def _read(self, take: Callable[[Tensor], T], why: str = "") -> T:
+        """What is taken of the tensor. Its numbers are known, whatever is traced around it; raises TypeError if there
+        are none before the graph runs."""
+        found = self._number(why)
+        with recording(None):
+            return take(found)
+
+    def _number(self, why: str) -> Tensor:
         by = recorder()
         found = tensor_of(self if by is None else by.read(self))  # type: ignore[arg-type]
         if found is None:
@@ -217,27 +225,27 @@ class Value(InPlace["Value"]):
 
     def item(self) -> Any:
         """The value of one element as a Python number, if known. Raises TypeError otherwise."""
-        return self._number().item()
+        return self._read(Tensor.item)
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers, if known. Raises TypeError otherwise."""
-        return self._number().tolist()
+        return self._read(Tensor.tolist)
 
     def numpy(self, *, force: bool = False) -> Any:
         """The values as an array, if known. Raises TypeError otherwise."""
-        return self._number().numpy()
+        return self._read(Tensor.numpy)
 
     def __float__(self) -> float:
-        return float(self._number())
+        return self._read(float)
 
     def __int__(self) -> int:
-        return int(self._number())
+        return self._read(int)
 
     def __index__(self) -> int:
-        return self._number().__index__()
+        return self._read(index)
 
     def __format__(self, text: str) -> str:
-        return format(self._number(), text) if text else repr(self)
+        return self._read(lambda x: format(x, text)) if text else repr(self)
 
     def __repr__(self) -> str:
         origin = self.name or (self.node.op.name if self.node else "constant")
