@@ -264,9 +264,13 @@ K = TypeVar("K", bound=Kernel)
 
 
 class Backend(ABC):
-    """Plans ops for one device. `kernels` maps op classes to planning functions."""
+    """Plans ops for one device. `kernels` maps op classes to planning functions.
+
+    reads_parts: whether a kernel that takes a tensor with gaps between its lines is as fast as one for dense tensors.
+    """
 
     name: str
+    reads_parts = False
 
     def __init__(self, device: Device) -> None:
         self.device = device

@@ -200,7 +200,7 @@ def test_products_as_convolutions() -> None:
         assert (o.x.shape[:2], o.w.shape[:2], o.y.shape[:2]) == (x, w, y)
     a, b, c = (Spec(s, bfloat16).fixed for s in ((4, 5, 7), (4, 7, 3), (4, 5, 3)))
     batched = matmul_problem(Product(4, 5, 3, 7, False, False), a, b, c, NONE, Policy())
-    assert [w.name for w in batched.formulations] == ["matmul", "tiled"]
+    assert [w.name for w in batched.formulations] == ["small", "matmul", "tiled"]
 
 
 def test_transposed_views_cost_nothing() -> None:

@@ -320,11 +320,11 @@ def test_what_is_read_stays_as_it_is() -> None:
         (lambda y: y[1:], False),
         (lambda y: y[1:2], False),
         (lambda y: y[1:][:1], False),
-        (lambda y: y[:, 1:3], True),
+        (lambda y: y[:, 1:3], "cpu"),  # a GPU reads the part where it lies, in either layout
     ],
 )
 @pytest.mark.parametrize("target", [H200, "cpu"], ids=["gpu", "cpu"])
-def test_what_shows_a_value_otherwise_follows_it_or_keeps_it(target: Any, shown: Any, stays: bool) -> None:
+def test_what_shows_a_value_otherwise_follows_it_or_keeps_it(target: Any, shown: Any, stays: Any) -> None:
     """The first reader has its heads turned; a view made before must still be one where the value lies so."""
 
     def f(x: Any) -> list[Any]:
@@ -335,7 +335,7 @@ def test_what_shows_a_value_otherwise_follows_it_or_keeps_it(target: Any, shown:
     x = np.random.default_rng(0).standard_normal((3, 4, 16, 24)).astype(np.float32)
     graph = trace(f, x)
     found = compile(graph, target, optimize=False)
-    assert bool(copies(found.program)) == stays
+    assert bool(copies(found.program)) == (stays in (True, target))
     for result, wanted in zip(run_laid(found.program, [x]), graph(x), strict=True):
         np.testing.assert_allclose(result, wanted.numpy(), rtol=1e-6)
 

@@ -26,6 +26,7 @@ class CudaBackend(Backend):
     """Plans ops for one NVIDIA GPU."""
 
     name = "cuda"
+    reads_parts = True
 
     def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """The plan for op on inputs of these specs. Raises NoKernel."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lamina.backends import Backend, NoKernel, Plan, passing_plan
 from lamina.graph.ir.graph import Graph, Node, Value, is_made_once, reachable
-from lamina.graph.planning.memory import ALIGNMENT, Lifetime, place
+from lamina.graph.planning.memory import Lifetime, place
 from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.schedule import schedule
 from lamina.graph.planning.streams import behind_the_chain
@@ -20,8 +20,12 @@ from lamina.ops.core import Op
 from lamina.ops.primitives import Fused, FusedElementwise
 from lamina.ops.primitives.shape import Reshape, Slice, Transpose
 from lamina.spec import Layout, Policy, Spec, uint8
-from lamina.spec.layout import physical_elements, plainest
+from lamina.spec.layout import plainest
 from lamina.tensors import plan_of, relaid_of, reorder_of
+
+#: Bytes of the widest access, at whose multiples parts of tensors begin; the smallest part with gaps for which the
+#: whole is kept, as a fraction of it.
+_ACCESS, _LEAST_PART = 16, 8
 
 
 class Plans:
@@ -41,6 +45,16 @@ class Plans:
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """The plan for op on inputs of these specs, or a faster one found since. Raises NoKernel."""
         return self._begun(plan_of(self._backend, op, tuple(specs), policy).latest)
+
+    def reads(self, op: Op, specs: Sequence[Spec], policy: Policy, positions: Sequence[int]) -> Plan | None:
+        """The plan for op if it takes parts of tensors, the operands at some positions, as they lie; else None."""
+        if not self._backend.reads_parts:
+            return None
+        try:
+            plan = plan_of(self._backend, op, tuple(specs), policy).latest
+        except NoKernel:
+            return None
+        return plan if all(plan.inputs[i].same_memory(specs[i]) for i in positions) else None
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
         """The plan that copies a tensor from one layout to another."""
@@ -93,6 +107,7 @@ class _Planner:
         # Temporaries without a reader so far, whose layout may still change.
         self.makers: dict[Slot, PlannedStep] = {}
         self.views: dict[Slot, list[PlannedStep]] = {}  # by the slot whose memory they view, in order
+        self.uses = graph.uses()
         self.program = PlannedGraph([], [], {}, name=graph.name)
         self.frozen: set[Slot] = set()  # values that do not change between runs
         self.donors: set[Slot] = set()  # inputs whose memory is written
@@ -168,15 +183,37 @@ class _Planner:
             self.may_change(step)
 
     def chosen(self, node: Node, sources: Sequence[Slot], specs: Sequence[Spec]) -> Plan:
-        """The plan for a node on slots with the layouts of the specs; a contiguous part of a tensor becomes a view.
+        """The plan for a node on slots with the layouts of the specs. A part of a tensor becomes a view if it is
+        contiguous, or if all readers read it where it lies.
 
         Parts of values that do not change between runs are copied once instead, so that the whole need not be kept.
         """
         if isinstance(node.op, Slice) and sources[0] not in self.frozen:
-            part = _piece(node.op, specs[0])
-            if part is not None:
+            part = _part(node.op, specs[0])
+            if part is not None and self.stays_within(node, specs[0], part.outputs[0]):
                 return part
         return self.plans.plan(node.op, specs, node.policy)
+
+    def stays_within(self, node: Node, whole: Spec, part: Spec) -> bool:
+        """Whether a part remains where it is: it is contiguous, or large enough to keep the whole for it, and read as
+        it lies."""
+        if part.nbytes == part.numel * part.dtype.itemsize:
+            return True
+        return part.numel * _LEAST_PART >= whole.numel and self.is_read_so(node.outputs[0], part)
+
+    def is_read_so(self, value: Value, spec: Spec) -> bool:
+        """Whether every reader of a value, also of its views, takes it in the layout of the spec."""
+        for reader, _ in self.uses[value]:
+            if reader is None:
+                return False
+            specs = [self.home[v].spec if v in self.home else v.spec for v in reader.inputs]
+            positions = [i for i, v in enumerate(reader.inputs) if v is value]
+            for i in positions:
+                specs[i] = spec
+            plan = self.plans.reads(reader.op, specs, reader.policy, positions)
+            if plan is None or (plan.view and not self.is_read_so(reader.outputs[0], plan.outputs[0])):
+                return False
+        return True
 
     def may_change(self, step: PlannedStep) -> None:
         """Let the first reader that requires a layout choose that of the step's output."""
@@ -415,20 +452,21 @@ def _seen_through(slot: Slot, wanted: Spec, views: Sequence[PlannedStep]) -> Lay
     return wanted.physical
 
 
-def _piece(op: Slice, spec: Spec) -> Plan | None:
-    """The view of a contiguous part that begins at an address aligned as kernels presume of tensors; else None.
+def _part(op: Slice, spec: Spec) -> Plan | None:
+    """The view of a part that begins at an address aligned as kernels presume of tensors; else None.
 
-    [3, B, H, T, D] split into three along its first axis gives such parts; split along its last one it does not.
+    [3, B, H, T, D] split into three along its first axis gives contiguous parts; split along its last one, parts with
+    gaps.
     """
     (part,) = op.infer(spec)
     if spec.layout is None or spec.physical.is_blocked or not part.numel or any(s != 1 for s in op.step):
         return None
     strides = spec.physical.strides
-    layout = plainest(Layout(strides), part.shape)
     offset = op.first_within(strides) * spec.dtype.itemsize
-    if offset % ALIGNMENT or physical_elements(layout, part.shape) != part.numel:
+    if offset % _ACCESS:
         return None
-    whole = passing_plan([spec], "piece")
+    layout = plainest(Layout(strides), part.shape)
+    whole = passing_plan([spec], "part")
     return replace(whole, outputs=(Spec(part.shape, part.dtype, layout),), offset=offset)
 
 

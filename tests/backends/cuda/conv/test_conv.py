@@ -1,5 +1,7 @@
 """Plans of convolutions that need no library."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from lamina.backends.cuda import backend
@@ -8,8 +10,9 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
 from lamina.backends.cuda.launch.program import Fill, target
 from lamina.ops.core import Op
-from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, ReluGrad, Window
-from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float32
+from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, ReluGrad, Silu, Window
+from lamina.spec import DType, Layout, Policy, Shape, Spec, bfloat16, channels_last, float32
+from tests.helpers.cudnn.installed import needs_cudnn
 from tests.helpers.planned import H200
 
 _WINDOW = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
@@ -62,3 +65,39 @@ def test_nothing_is_convolved_with_nothing(
     assert cuda.plan(Conv(window), [x, w], Policy()).outputs[0].shape == y.shape
     assert cuda.plan(ConvDataGrad(window, (8, 8)), [y, w], Policy()).outputs[0].shape == x.shape
     assert cuda.plan(ConvFilterGrad(window, (size, size)), [x, y], Policy()).outputs[0].shape == w.shape
+
+
+def part(shape: Shape, channels: int, dtype: DType = bfloat16) -> Spec:
+    """Some of the channels of images, channels last."""
+    _, _, h, w = shape
+    return Spec(shape, dtype, Layout((h * w * channels, 1, w * channels, channels)))
+
+
+def is_read_in_place(op: Op, specs: Sequence[Spec]) -> bool:
+    plan = backend(H200).plan(op, list(specs), Policy(algorithm="heuristic"))
+    return plan.inputs[0].same_memory(specs[0])
+
+
+def test_parts_of_images_are_read_where_they_lie_by_kernels_for_each_channel() -> None:
+    window = Window((1, 1), ((1, 1), (1, 1)), (1, 1), 32)
+    x, w, y = part((4, 32, 14, 14), 64), Spec((32, 1, 3, 3), bfloat16), Spec((4, 32, 14, 14), bfloat16)
+    assert is_read_in_place(Conv(window), (x, w))
+    assert is_read_in_place(Fused((Conv(window), Add(), Silu())), (x, w, Spec((1, 32, 1, 1), bfloat16)))
+    assert is_read_in_place(ConvFilterGrad(window, (3, 3)), (x, y))
+    assert not is_read_in_place(Conv(window), (part(x.shape, 68), w))  # lines begin between accesses
+    assert not is_read_in_place(Conv(window), (part(x.shape, 64, float32), Spec(w.shape, float32)))
+
+
+@needs_cudnn
+def test_parts_of_images_are_read_where_they_lie_by_cudnn() -> None:
+    """Where its engines for the operation as it is come first."""
+    window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
+    w = Spec((64, 64, 3, 3), bfloat16)
+    assert is_read_in_place(Conv(window), (part((8, 64, 28, 28), 128), w))
+    assert is_read_in_place(
+        ConvFilterGrad(window, (3, 3)), (part((8, 64, 28, 28), 128), Spec((8, 64, 28, 28), bfloat16))
+    )
+    assert not is_read_in_place(
+        Conv(window), (part((8, 12, 28, 28), 24), Spec((64, 12, 3, 3), bfloat16))
+    )  # padded
+    assert not is_read_in_place(ConvDataGrad(window, (28, 28)), (part((8, 64, 28, 28), 128), w))

@@ -30,7 +30,19 @@ from lamina.ops.primitives import (
     Window,
 )
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32, float64, pack, unpack
+from lamina.spec import (
+    DType,
+    Layout,
+    Policy,
+    Spec,
+    bfloat16,
+    channels_last,
+    float16,
+    float32,
+    float64,
+    pack,
+    unpack,
+)
 from tests.helpers import emulator
 from tests.helpers.eager import mismatch
 from tests.helpers.planned import H200, KINDS
@@ -112,6 +124,21 @@ CASES = {
     "padding beyond the filter": operands((1, 10, 3, 4), (2, 5), pads=((4, 3), (6, 7))),
     "one row": operands((2, 130, 1, 9), (7, 7)),
 }
+
+
+def among_channels(x: Spec, channels: int) -> Spec:
+    """A part of images with so many channels, channels last."""
+    _, _, h, w = x.shape
+    return Spec(x.shape, x.dtype, Layout((h * w * channels, 1, w * channels, channels)))
+
+
+@emulated
+@pytest.mark.parametrize("direction", [Conv, ConvFilterGrad])
+@pytest.mark.parametrize("case", ["3 x 3", "3 x 3 by 2", "5 x 5", "5 x 5 by 2", "odd channels", "31 x 1"])
+def test_parts_of_images_are_read_where_they_lie(case: str, direction: Direction) -> None:
+    small = {"3 x 3": operands((2, 16, 9, 10), (3, 3)), "3 x 3 by 2": operands((2, 24, 9, 7), (3, 3), (2, 2))}
+    o = (small | CASES)[case]
+    check(direction, replace(o, x=among_channels(o.x, o.x.shape[1] + 16)), 2)
 
 
 @emulated

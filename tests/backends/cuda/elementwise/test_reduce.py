@@ -8,7 +8,8 @@ import pytest
 
 from lamina.backends.cuda import backend
 from lamina.ops.primitives import ArgMax, ArgMin, Reduce
-from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float32, int64, uint8
+from lamina.spec import DType, Layout, Policy, Shape, Spec, bfloat16, channels_last, float32, int64, uint8
+from tests.helpers.eager import mismatch
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200
 
@@ -85,3 +86,20 @@ def test_few_elements_of_many_outputs(count: int, shape: Shape, lanes: int, dtyp
     chosen = re.search(r"#define LANES (\d+)", launch.program.text)
     assert chosen is not None
     assert (int(chosen[1]), shape[1]) == (lanes, count)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (3,), (1, 3), (0, 2), (0, 1, 2, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_parts_of_a_tensor_are_read_where_they_lie(axes: tuple[int, ...], dtype: DType) -> None:
+    """Half of the channels of images channels last, and the keys of a projection."""
+    images = Layout((7 * 9 * 80, 1, 9 * 80, 80))
+    keys = Layout((7 * 3 * 40 * 9, 9, 3 * 40 * 9, 1))
+    for layout in (images, keys):
+        spec = Spec((3, 40, 7, 9), dtype, layout)
+        x = np.random.default_rng(1).standard_normal(spec.shape).astype(dtype.numpy)
+        plan = CUDA.plan(Reduce("sum", axes, False), [spec], Policy())
+        assert plan.inputs == (spec,)
+        for misaligned in (False, True):
+            (found,) = run_plan(plan, [x], misaligned=misaligned)
+            assert not mismatch(found, x.astype(np.float64).sum(axes), dtype)

@@ -83,3 +83,20 @@ def test_groups_apart_are_held_where_they_lie() -> None:
     assert plan.inputs[0].physical != contiguous(spec.shape)
     (found,) = run_plan(plan, [x])
     assert not mismatch(found, run_reference(Softmax((3,)), [x], float64)[0], bfloat16)
+
+
+@pytest.mark.parametrize("op_class", [Softmax, LogSoftmax])
+@pytest.mark.parametrize("axis", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
+def test_parts_of_a_tensor_are_read_where_they_lie(
+    axis: int, dtype: DType, op_class: type[Softmax | LogSoftmax]
+) -> None:
+    """The keys of a projection [B, S, 3, H, D]; the result is dense, in the same order of axes."""
+    spec = Spec((2, 3, 4, 16), dtype, Layout((3 * 4 * 3 * 16, 16, 3 * 3 * 16, 1)))
+    x = np.random.default_rng(3).standard_normal(spec.shape).astype(dtype.numpy)
+    plan = CUDA.plan(op_class((axis,)), [spec], Policy())
+    assert plan.inputs == (spec,)
+    assert plan.outputs[0].tag == "acbd"
+    for misaligned in (False, True):
+        (found,) = run_plan(plan, [x], misaligned=misaligned)
+        assert not mismatch(found, run_reference(op_class((axis,)), [x], float64)[0], dtype)

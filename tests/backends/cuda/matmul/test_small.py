@@ -33,7 +33,7 @@ from lamina.ops.primitives import (
     Window,
 )
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Shape, Spec, bfloat16, channels_last, float16, float32, float64
+from lamina.spec import DType, Layout, Policy, Shape, Spec, bfloat16, channels_last, float16, float32, float64
 from tests.helpers import own_products
 from tests.helpers.eager import mismatch
 
@@ -59,6 +59,45 @@ def test_values(m: int, k: int, n: int, transposed: tuple[bool, bool], dtype: DT
     a, b = transposed
     op = Matmul(transpose_a=a, transpose_b=b)
     check(op, given(dtype, (k, m) if a else (m, k), (n, k) if b else (k, n)), dtype)
+
+
+def heads(features: int, dtype: DType, order: str = "bshd", part: int = 3) -> Spec:
+    """2 samples of 3 heads of 5 tokens among a projection's features, of which they are a part: [B, H, S, D]."""
+    sizes = {"b": 2, "h": 3, "s": 5, "d": features}
+    strides, step = dict[str, int](), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= sizes[axis] * (part if axis == order[2] else 1)
+    return Spec(tuple(sizes.values()), dtype, Layout(tuple(strides[axis] for axis in sizes)))
+
+
+@emulated
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("features", [1, 3, 8, 19, 40])
+@pytest.mark.parametrize("order", ["bshd", "bhsd", "bdhs", "shbd"])
+def test_matrices_are_read_where_they_lie(features: int, order: str, dtype: DType) -> None:
+    """Scores of heads, and of their features: tokens are lines of a part, or adjacent; matrices at any distance."""
+    q, dense = heads(features, dtype, order), Spec((2, 3, 5, features), dtype)
+    for op, specs in (
+        (Matmul(transpose_b=True), [q, q]),
+        (Matmul(transpose_b=True), [dense, q]),
+        (Matmul(transpose_a=True), [q, dense]),
+        (Matmul(transpose_a=True), [q, q]),
+    ):
+        plan = planned(op, specs)
+        read = [s.shape[-1] == 1 or made.same_memory(s) for s, made in zip(specs, plan.inputs, strict=True)]
+        assert all(read), plan.inputs
+        check(op, given(dtype, *(s.shape for s in specs)), dtype, specs)
+
+
+@emulated
+@pytest.mark.parametrize("transposed", [(a, b) for a in (False, True) for b in (False, True)])
+def test_batches(transposed: tuple[bool, bool]) -> None:
+    """Sums of odd length and long ones; several tiles."""
+    a, b = transposed
+    for m, k, n in ((5, 7, 3), (33, 18, 40), (3, 1700, 5)):
+        shapes = (7, k, m) if a else (7, m, k), (7, n, k) if b else (7, k, n)
+        check(Matmul(transpose_a=a, transpose_b=b), given(bfloat16, *shapes), bfloat16)
 
 
 @emulated
@@ -110,7 +149,7 @@ def test_where_it_is_the_first_choice() -> None:
     for shapes in (
         ((128, 1280), (1280, 1000)),
         ((512, 512), (512, 512)),
-        ((8, 64, 64), (8, 64, 64)),
+        ((256, 64, 64), (256, 64, 64)),
         ((64, 16), (16, 1 << 15)),
     ):
         assert not label(Matmul(), *shapes).endswith(" small"), shapes
@@ -135,7 +174,11 @@ def test_all_sizes_share_one_text() -> None:
 
 def test_what_is_no_small_product_has_no_form() -> None:
     places = (source(0), source(1), target())
-    assert small_product(Product(2, 8, 8, 8, False, False), places) is None
+    assert small_product(Product(2, 8, 8, 8, False, False), places) is not None
+    assert small_product(Product(4, 2048, 512, 8, False, False), places) is None
+    assert small_product(Product(2, 8, 8, 8193, False, False), places) is None
+    assert small_product(Product(1 << 16, 2, 2, 2, False, False), places) is None
+    assert small_product(Product(129, 64, 64, 64, False, False), places) is None
     assert small_product(Product(1, 2048, 512, 8, False, False), places) is None
     assert small_product(Product(1, 512, 512, 65, False, False), places) is None
     assert small_product(Product(1, 512, 512, 64, True, True), places) is not None

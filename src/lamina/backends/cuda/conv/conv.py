@@ -19,6 +19,7 @@ serve problems that no engine supports, and as reference for engines where there
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -62,7 +63,7 @@ from lamina.backends.cuda.elementwise.unfused_epilogue import (
     pays_apart,
     unfused_formulation,
 )
-from lamina.backends.cuda.launch.program import Fill, kernel_plan, target
+from lamina.backends.cuda.launch.program import VECTOR, Fill, kernel_plan, target
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import (
     Formulation,
@@ -70,6 +71,7 @@ from lamina.backends.cuda.select.formulations import (
     choose,
     nothing_to_do,
 )
+from lamina.backends.cuda.select.known import known_choices
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
@@ -124,8 +126,38 @@ def _plan(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    opened = tuple(s.open for s in specs)
-    return _cached(op, opened, _opened(epilogue), device, policy.of(op.name))
+    """The plan for (x, filter, y). A part of images is read where it lies if a copy would be read no faster."""
+    x, w, y = (s.open for s in specs)
+    epilogue, policy = _opened(epilogue), policy.of(op.name)
+    if _is_part(specs[0]) and _first_form(op, (x, w, y), epilogue, device, policy) in ("plain", "depthwise"):
+        with suppress(NoKernel):
+            return _cached(op, (specs[0], w, y), epilogue, device, policy)
+    return _cached(op, (x, w, y), epilogue, device, policy)
+
+
+def _is_part(x: Spec) -> bool:
+    """Whether x is a part of images channels last, whose channels are whole accesses of adjacent elements."""
+    if x.layout is None or x.tag is not None or x.overlaps or x.dtype not in (float16, bfloat16):
+        return False
+    apart = [s for axis, s in enumerate(x.layout.strides) if axis != 1 and x.shape[axis] > 1]
+    return x.layout.strides[1] == 1 and not any(s * x.dtype.itemsize % VECTOR for s in apart)
+
+
+@lru_cache(maxsize=1024)
+def _first_form(
+    op: Conv | ConvDataGrad | ConvFilterGrad,
+    specs: tuple[Spec, Spec, Spec],
+    epilogue: Epilogue,
+    device: Device,
+    policy: Policy,
+) -> str:
+    """The formulation that is expected to be the fastest for dense operands; "" where x is the result."""
+    if isinstance(op, ConvDataGrad):
+        return ""
+    o = Operands(op.window, *(full(s, channels_last(s.shape)) for s in specs))
+    problem = conv_problem(type(op), o, device, epilogue, policy)
+    known = known_choices(problem.place, device) if policy.algorithm in ("auto", "fastest") else iter(())
+    return next((choice.formulation for choice in known), problem.formulations[0].name)
 
 
 def _opened(epilogue: Epilogue) -> Epilogue:
@@ -140,9 +172,9 @@ def _cached(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """Plans are cached: the layouts that they need do not depend on the operands' present layouts."""
+    """Plans are cached: the layouts that they need do not depend on the operands' present layouts, unless named."""
     arrange = channels_last if _prefers_channels_last(specs[0], policy) else contiguous
-    x, w, y = (full(s, arrange(s.shape)) for s in specs)
+    x, w, y = (full(s, s.layout or arrange(s.shape)) for s in specs)
     o = Operands(op.window, x, w, y)
     if 0 in (x.numel, w.numel, y.numel):
         result, operands = sides(type(op), o)
@@ -223,9 +255,10 @@ def conv_problem(
     formulations = _formulations(direction, o, epilogue, device, policy or Policy())
     form = _form(formulations[0].name, direction, o)
     plain = () if epilogue.steps else (direct(direction, o),)
-    if plain:
+    if plain and o.x.tag is not None:
         formulations.append(layout_formulation(direction, o))
         formulations += [upcast_formulation(direction, o)] if o.x.dtype in (float16, bfloat16) else []
+    if plain:
         formulations.append(Formulation("direct", steps=plain))
     return Problem(
         family=f"{name}({o.window}) {o.w} {o.x.dtype}{steps}",
@@ -273,6 +306,8 @@ def _formulations(
     vector = epilogue.vector(result.shape, 1)
     if is_depthwise(direction, o, vector):
         return [depthwise_formulation(direction, o, vector, device.machine), plain]
+    if o.x.tag is None:  # a part, which the others do not read
+        return [plain]
     found = [plain]
     for offered, first in chain(
         _rearranged(direction, o, epilogue, device, policy),

@@ -7,8 +7,9 @@
 // Constants: Index, T, V, TW, KH, KW, SH, SW (stride), PH, PW (padding before), BIAS (whether to add one), FIRST (data
 // gradient: the first column of g that a strip meets, from its own first place / SW on), COLUMNS (how many). A function
 // `activated` of a sum.
-// Numbers of the parameter SIZES: CT, LANES, GROUPS, C, H, W, OH, OW, W_K W_H W_W (strides of the filter), WORK (strips
-// in all), and quotients: strip_row(n) = n / strips along W, row_image(n) = n / rows of an image.
+// Numbers of the parameter SIZES: CT, LANES, GROUPS, C, H, W, OH, OW, X_N X_H X_W (strides of x, which may be a part of
+// images with more channels, except in the data gradient), W_K W_H W_W (of the filter), WORK (strips in all), and
+// quotients: strip_row(n) = n / strips along W, row_image(n) = n / rows of an image.
 #include "words.cuh"
 #define MOST_THREADS 128
 
@@ -24,6 +25,7 @@
     const int row_of_image = line - image * (int)(rows);
 // The offset of the thread's channels at place (n, h, w) of a tensor [N, height, width, C].
 #define AT(n, h, w, height, width) ((((Index)(n) * (height) + (h)) * (width) + (w)) * C + channel)
+#define AT_X(n, h, w) ((Index)(n) * X_N + (Index)(h) * X_H + (Index)(w) * X_W + channel)
 
 #define FILTER filter + channel * W_K, W_K, W_H, W_W
 __device__ __forceinline__ void read_filter(const T *filter, Index w_k, Index w_h, Index w_w, f32 (&f)[KH][KW][V])
@@ -63,11 +65,11 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, 3)
         for (int kh = 0; kh < KH; ++kh) {
             const int h = oh * SH - PH + kh, left = first * SW - PW;
             const bool meets = h >= 0 && h < (int)H;
-            const T *row = x + AT(image, h, left, H, W);
+            const T *row = x + AT_X(image, h, left);
 #pragma unroll
             for (int e = 0; e < (TW - 1) * SW + KW; ++e) {
                 const bool inside = meets && left + e >= 0 && left + e < (int)W;
-                const auto p = elements_of<T>(read_if(inside, row + e * C));
+                const auto p = elements_of<T>(read_if(inside, row + e * X_W));
 #pragma unroll
                 for (int j = 0; j < TW; ++j)
                     if (e - j * SW >= 0 && e - j * SW < KW)
@@ -158,11 +160,11 @@ extern "C" __global__ void __launch_bounds__(MOST_THREADS, 3)
         for (int kh = 0; kh < KH; ++kh) {
             const int h = oh * SH - PH + kh, left = first * SW - PW;
             const bool meets = h >= 0 && h < (int)H;
-            const T *row = x + AT(image, h, left, H, W);
+            const T *row = x + AT_X(image, h, left);
 #pragma unroll
             for (int e = 0; e < (TW - 1) * SW + KW; ++e) {
                 const bool inside = meets && left + e >= 0 && left + e < (int)W;
-                const auto p = elements_of<T>(read_if(inside, row + e * C));
+                const auto p = elements_of<T>(read_if(inside, row + e * X_W));
 #pragma unroll
                 for (int j = 0; j < TW; ++j)
                     if (e - j * SW >= 0 && e - j * SW < KW)

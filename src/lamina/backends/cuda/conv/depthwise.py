@@ -77,11 +77,13 @@ def depthwise_formulation(
     groups = chunks // per_block
     slices = max(1, min(-(-work // lanes), _RESIDENT * machine.multiprocessors // groups))
     k_step, _, h_step, w_step = o.w.physical.strides
-    kind = index_type(max(o.x.numel, o.y.numel))
+    kind = index_type(max(spec.nbytes // spec.dtype.itemsize for spec in (o.x, o.y)))
     sizes = KernelSizes(known=kind != "i32")
     sizes.add(CT=per_block, LANES=lanes, GROUPS=groups, STRIPS=along, WORK=work)
     sizes.add(C=o.x.shape[1], H=o.x.shape[2], W=o.x.shape[3], OH=o.y.shape[2], OW=o.y.shape[3])
     sizes.add(W_K=k_step, W_H=h_step, W_W=w_step)
+    x_n, _, x_h, x_w = o.x.physical.strides
+    sizes.add(X_N=x_n, X_H=x_h, X_W=x_w)
     sizes.add_quotient("strip_row", along)
     sizes.add_quotient("row_image", made.shape[2])
     x, w, y = places_of(direction)

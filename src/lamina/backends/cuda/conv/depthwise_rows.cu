@@ -11,6 +11,7 @@
 //     kw = COLUMN_BASE + COLUMN_READ * column that is read + COLUMN_WRITTEN * column that is written
 //
 // Constants beside these: Index, T, V, TW, THREADS, RESIDENT (blocks per multiprocessor), DEPTH, C, KH, KW, IN_H, IN_W,
+// IN_IMAGE, IN_ROW, IN_COLUMN (from one to the next of what is read, perhaps a part of images with more channels),
 // OUT_H, OUT_W, ROW_FIRST (the first row that step 0 reads), ENTERS, LEAVES (the first step with a row inside of the
 // image, the first one beyond it), COLUMNS (how many are read), COLUMN_UP, COLUMN_DOWN, COLUMN_FIRST (the first of
 // them: the strip's first * UP / DOWN + FIRST), STRIPS (along a row), STEPS (groups of rows of the result), SPAN (of
@@ -114,14 +115,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         const int column = first * COLUMN_UP / COLUMN_DOWN + COLUMN_FIRST;
         const u32 columns = inside_of<COLUMNS>(column, IN_W);
         int h = step * READ + ROW_FIRST;
-        const T *place = in + ((n * IN_H + h) * IN_W + column) * C + channel;
+        const T *place = in + n * IN_IMAGE + h * (Index)IN_ROW + column * (Index)IN_COLUMN + channel;
         T *written = out + ((n * OUT_H + (step - DEPTH + 1) * WRITTEN) * OUT_W + first) * C + channel;
         Sums sum;
 #pragma unroll
         for (int i = 0; i < DEPTH; ++i) move_on(sum, base);
         u32 ahead[COLUMNS];
         clear(ahead);
-        read_columns(place, h >= 0 && h < IN_H, columns, ahead);
+        read_columns<IN_COLUMN>(place, h >= 0 && h < IN_H, columns, ahead);
 #pragma unroll 1
         for (; step < leaves; ++step) {
             move_on(sum, base);
@@ -133,8 +134,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
                     for (int v = 0; v < V; ++v) row[e][v] = channel_of(ahead[e], v);
                 ++h;
-                place += (Index)IN_W * C;
-                read_columns(place, h >= 0 && h < IN_H, columns, ahead);
+                place += (Index)IN_ROW;
+                read_columns<IN_COLUMN>(place, h >= 0 && h < IN_H, columns, ahead);
                 add_row(sum, row, f, read);
             }
             if (step >= whole) write(written, sum, (step - DEPTH + 1) * WRITTEN, first);

@@ -29,6 +29,7 @@ from lamina.backends.cuda.launch.program import (
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Machine
+from lamina.spec import Spec
 
 #: Threads of a block.
 _THREADS = 128
@@ -204,7 +205,14 @@ def _common(o: Operands, tiling: WalkTiling) -> dict[str, int | str]:
 
 
 def _types(o: Operands) -> str:
-    return f"typedef {index_type(2 * max(o.x.numel, o.y.numel))} Index;\ntypedef {c_type(o.x.dtype)} T;\n"
+    reach = max(spec.nbytes // spec.dtype.itemsize for spec in (o.x, o.y))
+    return f"typedef {index_type(2 * reach)} Index;\ntypedef {c_type(o.x.dtype)} T;\n"
+
+
+def _steps(prefix: str, given: Spec) -> dict[str, int]:
+    """From one image, row and column of what is read to the next."""
+    image, _, row, column = given.physical.strides
+    return {f"{prefix}_IMAGE": image, f"{prefix}_ROW": row, f"{prefix}_COLUMN": column}
 
 
 def _text(direction: Direction, o: Operands, tiling: WalkTiling, epilogue: str) -> str:
@@ -219,6 +227,7 @@ def _text(direction: Direction, o: Operands, tiling: WalkTiling, epilogue: str) 
         **_common(o, tiling),
         **{"THREADS": _THREADS, "STEPS": tiling.steps, "COLUMNS": tiling.read},
         **dict(zip(("IN_H", "IN_W"), given.shape[2:], strict=True)),
+        **_steps("IN", given),
         **dict(zip(("OUT_H", "OUT_W"), made.shape[2:], strict=True)),
         **{"READ": read, "WRITTEN": sh if back else 1},
         **{"ENTERS": max(0, -row.first // read), "LEAVES": -(-(given.shape[2] - row.first) // read)},
@@ -253,6 +262,7 @@ def _filter_grad(o: Operands, tiling: WalkTiling, machine: Machine) -> Formulati
         **_common(o, tiling),
         **{"CT": across, "LANES": lanes, "BANDS": bands, "N": o.x.shape[0]},
         **dict(zip(("H", "W"), o.x.shape[2:], strict=True)),
+        **_steps("X", o.x),
         **dict(zip(("OH", "OW"), o.y.shape[2:], strict=True)),
         "LEAVES": -(-(o.x.shape[2] + top) // o.window.stride[0]),
         **{"SH": o.window.stride[0], "SW": o.window.stride[1], "PH": top, "PW": left},

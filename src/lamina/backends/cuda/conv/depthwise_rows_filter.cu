@@ -4,7 +4,7 @@
 // its turn: it meets the DEPTH latest rows of g, which stay in registers, as do the sums of all taps.
 //
 // Constants: Index, T, V, TW, CT (chunks of channels in a block), LANES (strips in a block), BANDS (blocks that cover
-// all channels), RESIDENT, DEPTH, N, C, H, W, OH, OW, KH, KW, SH, SW (stride), PH, PW (padding before), STRIPS, SPAN
+// all channels), RESIDENT, DEPTH, N, C, H, W, X_IMAGE, X_ROW, X_COLUMN (from one to the next of x), OH, OW, KH, KW, SH, SW (stride), PH, PW (padding before), STRIPS, SPAN
 // (rows of g in one walk), WALKS (down an image), WORK (walks of one channel in all), LEAVES (the first step below x).
 #include "depthwise.cuh"
 #define THREADS (CT * LANES)
@@ -52,7 +52,7 @@ __device__ __forceinline__ void walk(const T *x, const T *g, Index n, int first,
     const int column = first * SW - PW, last = until + DEPTH - 1 < LEAVES ? until + DEPTH - 1 : LEAVES;
     const u32 columns = inside_of<COLUMNS>(column, W), own = inside_of<TW>(first, OW);
     int h = from * SH - PH;
-    const T *place = x + ((n * H + h) * W + column) * C + channel;
+    const T *place = x + n * X_IMAGE + h * (Index)X_ROW + column * (Index)X_COLUMN + channel;
     const T *gradient = g + ((n * OH + from) * OW + first) * C + channel;
     Latest latest;
     u32 ahead[COLUMNS], newest[TW];
@@ -61,14 +61,14 @@ __device__ __forceinline__ void walk(const T *x, const T *g, Index n, int first,
     clear(newest);
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i) move_on(latest, newest);
-    read_columns(place, h >= 0 && h < H, columns, ahead);
-    read_columns(gradient, true, own, newest);
+    read_columns<X_COLUMN>(place, h >= 0 && h < H, columns, ahead);
+    read_columns<C>(gradient, true, own, newest);
 #pragma unroll 1
     for (int step = from; step < last; ++step) {
         move_on(latest, newest);
         rows = rows << 1 | (step < until);
         gradient += (Index)OW * C;
-        read_columns(gradient, step + 1 < until, own, newest);
+        read_columns<C>(gradient, step + 1 < until, own, newest);
 #pragma unroll
         for (int read = 0; read < SH; ++read) {
             f32 row[COLUMNS][V];
@@ -78,8 +78,8 @@ __device__ __forceinline__ void walk(const T *x, const T *g, Index n, int first,
                 for (int v = 0; v < V; ++v) row[e][v] = channel_of(ahead[e], v);
             const bool inside = h >= 0 && h < H;
             ++h;
-            place += (Index)W * C;
-            read_columns(place, h >= 0 && h < H, columns, ahead);
+            place += (Index)X_ROW;
+            read_columns<X_COLUMN>(place, h >= 0 && h < H, columns, ahead);
             if (inside) add_products(sum, row, latest, read, rows, own);
         }
     }

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lamina.backends import NoKernel
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
+from lamina.backends.cuda.launch.indexing import Space, Strides
 from lamina.backends.cuda.launch.program import Place
 from lamina.cudnn import Graph, Tensor
 from lamina.spec import DType, Shape, Spec
 
 
 @dataclass(frozen=True)
+class Apart:
+    """How the matrices of an operand lie that are not stored one after another, line by line: as heads are among the
+    features of a projection.
+
+    batch: the batch axes, and the elements from one matrix to the next along each. line: elements from one line to
+        the next (rows, or the columns of a transposed operand).
+    """
+
+    batch: Space
+    line: int
+
+
+@dataclass(frozen=True)
 class Product:
     """C [batch, M, N] = A [batch, M, K] B [batch, K, N].
 
-    a_transposed, b_transposed: the operand is stored as its transpose.
+    a_transposed, b_transposed: the operand is stored as its transpose. a_apart, b_apart: how its matrices lie, unless
+        they are dense.
     """
 
     batch: int
@@ -25,26 +40,60 @@ class Product:
     k: int
     a_transposed: bool
     b_transposed: bool
+    a_apart: Apart | None = field(default=None, repr=False)  # the specs in a problem's key show it
+    b_apart: Apart | None = field(default=None, repr=False)
 
     @property
-    def a_strides(self) -> tuple[int, int, int]:
-        """Elements from one batch, row and column of A to the next."""
-        return self.m * self.k, *((1, self.m) if self.a_transposed else (self.k, 1))
+    def is_apart(self) -> bool:
+        """Whether the matrices of an operand are not dense."""
+        return self.a_apart is not None or self.b_apart is not None
 
     @property
-    def b_strides(self) -> tuple[int, int, int]:
+    def a_line(self) -> int:
+        """Elements from one line of A to the next."""
+        return self.a_apart.line if self.a_apart else self.m if self.a_transposed else self.k
+
+    @property
+    def b_line(self) -> int:
         """The same for B."""
-        return self.k * self.n, *((1, self.k) if self.b_transposed else (self.n, 1))
+        return self.b_apart.line if self.b_apart else self.k if self.b_transposed else self.n
+
+    @property
+    def a_batches(self) -> Space:
+        """The batch axes of A, with the elements from one matrix to the next."""
+        return self.a_apart.batch if self.a_apart else Space((self.batch,), ((self.m * self.k,),))
+
+    @property
+    def b_batches(self) -> Space:
+        """The same for B."""
+        return self.b_apart.batch if self.b_apart else Space((self.batch,), ((self.k * self.n,),))
+
+    @property
+    def a_strides(self) -> Strides:
+        """Elements from one matrix (along each batch axis), row and column of A to the next."""
+        return *self.a_batches.strides[0], *((1, self.a_line) if self.a_transposed else (self.a_line, 1))
+
+    @property
+    def b_strides(self) -> Strides:
+        """The same for B."""
+        return *self.b_batches.strides[0], *((1, self.b_line) if self.b_transposed else (self.b_line, 1))
 
     @property
     def c_strides(self) -> tuple[int, int, int]:
-        """The same for C, which is row-major unless both operands are transposed."""
+        """The same for C, which is dense, and row-major unless both operands are transposed."""
         return self.m * self.n, *((1, self.m) if self.c_transposed else (self.n, 1))
 
     @property
     def c_transposed(self) -> bool:
         """Whether both operands are transposed: C^T = B^T A^T on the stored operands, so that C is column-major."""
         return self.a_transposed and self.b_transposed
+
+    @property
+    def reach(self) -> int:
+        """The largest distance of an element from the first one of its operand, and of the lines beside it."""
+        a = self.a_batches.reach + self.a_line * max(self.m, self.k)
+        b = self.b_batches.reach + self.b_line * max(self.k, self.n)
+        return max(a, b, self.batch * self.m * self.n)
 
     @property
     def flops(self) -> float:

@@ -335,8 +335,8 @@ def dense(spec: Spec) -> Spec:
 
 @kernels(Reduce, source="kernel")
 def reduce(op: Reduce, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """One of the kinds along axes."""
-    x = dense(specs[0])
+    """One of the kinds along axes, of a tensor or a part of one where it lies."""
+    x = plain_layout(specs[0])
     operand, strides = ReducedOperand(c_type(x.dtype), x.dtype.itemsize, source()), x.physical.strides
     return reduction_plan(op, x, [x], [(operand, strides)], "widen(e0)", device, f"{op.name} {op.kind}")
 

@@ -1,7 +1,8 @@
 // Softmax, its logarithm, and their gradients from the outputs.
 //
 // Constants: Index, T, LANES (threads that share one group of elements: 1, 32, or 256 = the block), OUTPUTS (groups),
-// COUNT (elements per group), KIND (0 softmax, 1 its logarithm), and functions kept(o), reduced(r).
+// COUNT (elements per group), KIND (0 softmax, 1 its logarithm), and functions kept(o), reduced(r); result_kept(o) and
+// result_reduced(r) in the result of the forward functions.
 // Groups whose elements lie together and are few (V, elements per access, is defined) are read once, and held in
 // registers by LANES lanes of a warp, up to 32, in TURNS accesses each; the last of these may lie beyond the group.
 typedef Wide<T>::type A;
@@ -54,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const T *x, T *y)
         REPEAT(turn, TURNS) if (real && IN_GROUP(turn)) {
             Pack<T, V> result;
             REPEAT(k, V) result.v[k] = narrow<T>(KIND == 0 ? v[turn][k] * scale : v[turn][k] - scale);
-            store<V>(y + base + PLACE(turn), result);
+            store<V>(y + result_kept(o) + PLACE(turn), result);
         }
     }
 }
@@ -96,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const T *x, T *y)
     const int lane = threadIdx.x % LANES;
     const Index step = (Index)gridDim.x * (256 / LANES);
     for (Index o = (Index)blockIdx.x * (256 / LANES) + threadIdx.x / LANES; o < (Index)OUTPUTS; o += step) {
-        const Index base = kept(o);
+        const Index base = kept(o), to = result_kept(o);
         A largest = -(A)INFINITY_F, sum = 0;
         for (Index r = lane; r < (Index)COUNT; r += LANES) largest = larger(largest, (A)widen(x[base + reduced(r)]));
         largest = over_lanes(largest, Larger(), -(A)INFINITY_F);
@@ -104,16 +105,12 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const T *x, T *y)
         sum = over_lanes(sum, Sum(), (A)0);
 #if KIND == 0
         const A scale = (A)1 / sum;
-        for (Index r = lane; r < (Index)COUNT; r += LANES) {
-            const Index i = base + reduced(r);
-            y[i] = narrow<T>(exp_((A)widen(x[i]) - largest) * scale);
-        }
+        for (Index r = lane; r < (Index)COUNT; r += LANES)
+            y[to + result_reduced(r)] = narrow<T>(exp_((A)widen(x[base + reduced(r)]) - largest) * scale);
 #else
         const A log_sum = log_(sum);
-        for (Index r = lane; r < (Index)COUNT; r += LANES) {
-            const Index i = base + reduced(r);
-            y[i] = narrow<T>(((A)widen(x[i]) - largest) - log_sum);
-        }
+        for (Index r = lane; r < (Index)COUNT; r += LANES)
+            y[to + result_reduced(r)] = narrow<T>(((A)widen(x[base + reduced(r)]) - largest) - log_sum);
 #endif
     }
 }

@@ -1,6 +1,7 @@
 """Softmax and its logarithm, forward and backward: a thread, a warp or a block per group of elements.
 
-Contiguous groups of up to 1,024 elements of a half type are read once and held in registers.
+Contiguous groups of up to 1,024 elements of a half type are read once and held in registers. The forward functions
+read parts of tensors where they lie.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from collections.abc import Sequence
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.reduce import dense, spaces
-from lamina.backends.cuda.launch.indexing import Space, index_type, offset_function
+from lamina.backends.cuda.elementwise.shape import plain_layout
+from lamina.backends.cuda.launch.indexing import (
+    Space,
+    dense_layout,
+    index_type,
+    memory_order,
+    offset_function,
+)
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Bindable,
@@ -45,8 +53,9 @@ def lanes_for(kept: Space, reduced: Space) -> int:
 @kernels(Softmax, LogSoftmax, source="kernel")
 def softmax(op: Softmax, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The forward functions."""
-    x = dense(specs[0])
-    return _plan(op, [x], full(op.infer(*specs)[0], x.physical), "softmax", {0: 0}, device)
+    x = plain_layout(specs[0])
+    out = full(x, dense_layout(x.shape, memory_order(x.shape, x.physical.strides)))
+    return _plan(op, [x], out, "softmax", {0: 0}, device)
 
 
 @kernels(SoftmaxGrad, LogSoftmaxGrad, source="kernel")
@@ -67,11 +76,12 @@ def _plan(
 ) -> Plan:
     if out.numel == 0:
         return kernel_plan(device, inputs, [out], [], label=op.name, aliases=aliases)
-    kept, reduced, _ = spaces(inputs[0], op.axis)
+    kept, reduced, _ = spaces(inputs[0], op.axis, [out.physical.strides])
     text = f"typedef {index_type(kept.reach + reduced.reach)} Index;\ntypedef {c_type(out.dtype)} T;\n"
     logarithm = isinstance(op, (LogSoftmax, LogSoftmaxGrad))
     text += constants(OUTPUTS=kept.count, COUNT=reduced.count, KIND=int(logarithm))
-    text += offset_function("kept", kept) + offset_function("reduced", reduced)
+    for which, space in (("kept", kept), ("reduced", reduced)):
+        text += offset_function(which, space) + offset_function(f"result_{which}", space, 1)
     places: tuple[Place, ...] = (*(source(i) for i in range(len(inputs))), target())
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
@@ -90,9 +100,9 @@ def held_in_lanes(kept: Space, reduced: Space, spec: Spec) -> tuple[int, int, in
     """(elements per access, lanes that share a group, accesses per lane), for contiguous groups in whole accesses
     that fit in the lanes' registers; else None."""
     width = VECTOR // spec.dtype.itemsize
-    if len(reduced.sizes) != 1 or reduced.strides[0] != (1,):
+    if len(reduced.sizes) != 1 or set(reduced.strides) != {(1,)}:
         return None
-    while width > 1 and (reduced.count % width or any(s % width for s in kept.strides[0])):
+    while width > 1 and (reduced.count % width or any(s % width for row in kept.strides for s in row)):
         width //= 2
     lanes, turns = lanes_of(reduced.count // width, _MOST * 4 // (width * spec.dtype.compute.itemsize))
     if width * spec.dtype.itemsize < 4 or turns * width * spec.dtype.compute.itemsize > _MOST * 4:

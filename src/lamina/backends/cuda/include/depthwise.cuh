@@ -1,6 +1,6 @@
 // Parts of rows of images, channels last: one or two channels that lie together, as bits; zeros outside of the image.
 //
-// Constants: T (a half type), V (channels of a thread, 1 or 2), C.
+// Constants: T (a half type), V (channels of a thread, 1 or 2).
 #pragma once
 
 // Which of COUNT columns from `first` on lie within 0 .. width - 1, bit by bit.
@@ -18,8 +18,9 @@ template <int COUNT> __device__ __forceinline__ void clear(u32 (&columns)[COUNT]
     for (int e = 0; e < COUNT; ++e) columns[e] = 0;
 }
 
-// The columns that `inside` names, which others are zeros already; all of them zeros for a row outside of the image.
-template <int COUNT>
+// The columns that `inside` names, APART elements from each other, which others are zeros already; all of them zeros for
+// a row outside of the image.
+template <int APART, int COUNT>
 __device__ __forceinline__ void read_columns(const T *place, bool row, u32 inside, u32 (&columns)[COUNT])
 {
     if (!row) {
@@ -29,7 +30,7 @@ __device__ __forceinline__ void read_columns(const T *place, bool row, u32 insid
 #pragma unroll
     for (int e = 0; e < COUNT; ++e)
         if (inside >> e & 1) {
-            const void *p = place + (i64)e * C;
+            const void *p = place + (i64)e * APART;
             columns[e] = V == 2 ? *(const u32 *)p : *(const u16 *)p;
         }
 }

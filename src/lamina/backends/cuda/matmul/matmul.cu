@@ -1,6 +1,7 @@
 // Products of batches of matrices with any strides: tiles of 64 x 64 through shared memory, 4 x 4 per thread.
 //
-// Constants: Index, T, M, N, K, BATCH, strides A_B A_M A_K, B_B B_K B_N, C_B C_M C_N.
+// Constants: Index, T, M, N, K, BATCH, strides A_M A_K, B_K B_N, C_B C_M C_N, and functions a_batch(i), b_batch(i): where
+// the i-th matrix begins.
 typedef Wide<T>::type A;
 
 extern "C" __global__ void __launch_bounds__(256) matmul(const T *a, const T *b, T *c)
@@ -10,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul(const T *a, const T *b,
     const Index across = ((Index)N + 63) / 64, down = ((Index)M + 63) / 64;
     for (Index tile = blockIdx.x; tile < across * down * (Index)BATCH; tile += gridDim.x) {
         const Index column = tile % across * 64, row = tile / across % down * 64, batch = tile / across / down;
-        const T *from_a = a + batch * (Index)A_B, *from_b = b + batch * (Index)B_B;
+        const T *from_a = a + a_batch(batch), *from_b = b + b_batch(batch);
         A sum[4][4] = {};
         for (Index k0 = 0; k0 < (Index)K; k0 += 16) {
 #pragma unroll

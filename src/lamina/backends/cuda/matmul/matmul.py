@@ -6,6 +6,9 @@ matmul   cuDNN's matmul (half types, and float32 where TF32 is allowed)
 blas     cuBLASLt, where it is installed: a formulation for each of its best algorithms
 padded   the same engines on copies of the operands with rows padded to 16 bytes ("padded-conv", ...)
 tiled    an own kernel: any dtype, any strides, any batch
+
+Matrices of a batch of little work are read where they lie, by own kernels: heads among the features of a projection,
+parts of a tensor.
 """
 
 from __future__ import annotations
@@ -18,14 +21,15 @@ from math import prod
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, conv_graph
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
-from lamina.backends.cuda.cudnn_graphs.matmul import Product, matmul_graph
+from lamina.backends.cuda.cudnn_graphs.matmul import Apart, Product, matmul_graph
 from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.elementwise.shape import row_major
 from lamina.backends.cuda.elementwise.unfused_epilogue import (
     beside_fused,
     pays_apart,
     unfused_formulation,
 )
-from lamina.backends.cuda.launch.indexing import index_type
+from lamina.backends.cuda.launch.indexing import collapse, index_type, offset_function
 from lamina.backends.cuda.launch.program import (
     LOOPING,
     WORKSPACE_ALIGNMENT,
@@ -77,15 +81,43 @@ def matmul_plan(
 ) -> Plan:
     """The product with an epilogue."""
     op.infer(*specs[:2])
-    columns = tuple(is_transposed(s) for s in specs[:2])
-    operands = (specs[0].open, specs[1].open)
+    a, b = specs[:2]
     epilogue = replace(epilogue, extras=tuple(e.open for e in epilogue.extras))
+    dense = _dense_matrices(a), _dense_matrices(b)
+    apart = _lines(a) or dense[0], _lines(b) or dense[1]
+    if not epilogue.steps and _reads(product_of(op, *apart), a.dtype):
+        return _cached(op, apart, epilogue, device, policy)
     try:
-        return _cached(op, operands, columns, epilogue, device, policy)
+        return _cached(op, dense, epilogue, device, policy)
     except NoKernel:  # such as epilogues that only a product of row-major operands supports
-        if not any(columns):
+        if not any(map(is_transposed, dense)):
             raise
-    return _cached(op, operands, (False, False), epilogue, device, policy)
+    return _cached(op, (row_major(a), row_major(b)), epilogue, device, policy)
+
+
+def _dense_matrices(spec: Spec) -> Spec:
+    """An operand with its matrices one after another, each as it lies if that is column-major."""
+    return full(spec, transposed_layout(spec)) if is_transposed(spec) else row_major(spec)
+
+
+def _lines(spec: Spec) -> Spec | None:
+    """An operand of which rows or columns can be read where they lie, but whose matrices are not dense; else None."""
+    if (
+        spec.layout is None
+        or spec.layout.is_blocked
+        or spec.overlaps
+        or is_transposed(spec)
+        or spec.numel == 0
+    ):
+        return None
+    sizes, strides = spec.shape[-2:], spec.layout.strides[-2:]
+    adjacent = any(n > 1 and s == 1 for n, s in zip(sizes, strides, strict=True))
+    return None if spec.is_contiguous or 1 in sizes or not adjacent else spec
+
+
+def _reads(p: Product, dtype: DType) -> bool:
+    """Whether an own kernel reads operands that are not dense."""
+    return p.is_apart and dtype in (float16, bfloat16) and small_product(p, _PLACES) is not None
 
 
 def is_transposed(spec: Spec) -> bool:
@@ -100,16 +132,13 @@ def is_transposed(spec: Spec) -> bool:
 def _cached(
     op: Matmul,
     specs: tuple[Spec, Spec],
-    columns: tuple[bool, bool],
     epilogue: Epilogue,
     device: Device,
     policy: Policy,
 ) -> Plan:
-    (out,) = op.infer(*specs)
-    a, b = (
-        full(s, transposed_layout(s) if transposed else contiguous(s.shape))
-        for s, transposed in zip(specs, columns, strict=True)
-    )
+    """The plan for operands in these layouts."""
+    (out,) = op.infer(*(s.open for s in specs))
+    a, b = specs
     product = product_of(op, a, b)
     c = full(out, transposed_layout(out) if product.c_transposed else contiguous(out.shape))
     extras = epilogue.arranged(c.shape, c.physical)
@@ -124,7 +153,7 @@ def _cached(
 
         def apart() -> Formulation:
             """The product, then its epilogue as a separate kernel."""
-            head = _cached(op, specs, columns, NONE, device, policy)
+            head = _cached(op, specs, NONE, device, policy)
             return unfused_formulation(head, epilogue.steps, c, extras, epilogue.first)
 
         if not policy.named and pays_apart(problem, epilogue.steps, device, policy):
@@ -136,10 +165,21 @@ def _cached(
 
 def product_of(op: Matmul, a: Spec, b: Spec) -> Product:
     """The product of operands in their own layouts."""
-    (out,) = op.infer(a, b)
+    (out,) = op.infer(a.open, b.open)
     k = a.shape[-2 if op.transpose_a else -1]
-    transposed = (op.transpose_a != is_transposed(a), op.transpose_b != is_transposed(b))
-    return Product(prod(out.shape[:-2]), out.shape[-2], out.shape[-1], k, *transposed)
+    (a_columns, a_apart), (b_columns, b_apart) = _lie(a), _lie(b)
+    transposed = op.transpose_a != a_columns, op.transpose_b != b_columns
+    return Product(prod(out.shape[:-2]), out.shape[-2], out.shape[-1], k, *transposed, a_apart, b_apart)
+
+
+def _lie(spec: Spec) -> tuple[bool, Apart | None]:
+    """Whether an operand's matrices are column-major, and how they lie unless they are dense."""
+    if _lines(spec) is None:
+        return is_transposed(spec), None
+    *outer, rows, columns = spec.physical.strides
+    batches = spec.shape[:-2]
+    space = collapse(batches, [outer], range(len(batches)))
+    return columns != 1, Apart(space, rows if columns == 1 else columns)
 
 
 def cudnn_multiplies(dtype: DType, policy: Policy) -> bool:
@@ -178,7 +218,7 @@ def matmul_problem(
     extras = epilogue.arranged(c.shape, c.physical)
     formulations = _engines(p, c, _PLACES, epilogue, policy, device)
     wide = None
-    if device is not None and cudnn_multiplies(a.dtype, policy):
+    if device is not None and cudnn_multiplies(a.dtype, policy) and not p.is_apart:
         wide = padded(p, c, epilogue, device.machine, tf32=policy.tf32)
     first = wide is not None and wide.pays
     if wide is not None:
@@ -225,6 +265,8 @@ def _engines(
     places: of A, B and C. around: kernels and scratch memory of a product of copies.
     """
     before, after, size = (around.before, around.after, around.scratch) if around else ((), (), 0)
+    if p.is_apart:
+        return []
     blas = cublaslt_formulations(
         p,
         c.dtype,
@@ -322,12 +364,11 @@ def matmul_formulation(
 def tiled(p: Product, a: Spec) -> Launch:
     """The own kernel."""
     names: dict[str, int | str | float] = {"M": p.m, "N": p.n, "K": p.k, "BATCH": p.batch}
-    rows = (("A", "BMK", p.a_strides), ("B", "BKN", p.b_strides), ("C", "BMN", p.c_strides))
+    rows = (("A", "MK", p.a_strides[-2:]), ("B", "KN", p.b_strides[-2:]), ("C", "BMN", p.c_strides))
     for prefix, axes, strides in rows:
         names |= {f"{prefix}_{axis}": s for axis, s in zip(axes, strides, strict=True)}
-    reach = p.batch * max(p.m * p.k, p.k * p.n, p.m * p.n)
-    kind = index_type(reach)
-    text = f"typedef {kind} Index;\ntypedef {c_type(a.dtype)} T;\n{constants(**names)}"
+    text = f"typedef {index_type(p.reach)} Index;\ntypedef {c_type(a.dtype)} T;\n{constants(**names)}"
+    text += offset_function("a_batch", p.a_batches) + offset_function("b_batch", p.b_batches)
     tiles = -(-p.m // 64) * -(-p.n // 64) * p.batch
     return Launch(
         Program("matmul", "matmul/matmul.cu", text),

@@ -15,6 +15,7 @@ from lamina.backends.cuda.elementwise.fused_elementwise import FusedBody
 from lamina.backends.cuda.elementwise.loop import Statement
 from lamina.backends.cuda.elementwise.pointwise import expression_of, op_value
 from lamina.backends.cuda.elementwise.reduce import reduction_text
+from lamina.backends.cuda.elementwise.shape import row_major
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Launch,
@@ -49,7 +50,7 @@ def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy
     single = op.op
     if not (isinstance(single, Update | Reduce | FusedElementwise) or expression_of(single)):
         raise NoKernel(f"cuda: no kernel for many of {single.name}")
-    parts = list(op.parts(specs))
+    parts = list(op.parts([s if s.tag else row_major(s) for s in specs]))
     alike = {part: kernels.plan(single, part, device, policy) for part in dict.fromkeys(parts)}
     plans = [alike[part] for part in parts]
     inputs, outputs = [p.inputs for p in plans], [p.outputs for p in plans]

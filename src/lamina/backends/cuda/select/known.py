@@ -16,10 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from lamina.backends.cuda.launch.indexing import dense_layout, memory_order
 from lamina.c import cudnn as c
 from lamina.cudnn import Choice, database_of, database_of_kin, plan_store
 from lamina.runtime import Device
-from lamina.spec import Spec
+from lamina.spec import Layout, Spec
+from lamina.spec.layout import tag
 
 #: Choices of problems further away (in factors of two) are not tried, nor those that won by a smaller factor.
 BOUND, GAIN = 3.0, 1.25
@@ -54,10 +56,16 @@ class ProblemPlace:
 
 
 def _lies(spec: Spec, result: Spec) -> str:
-    """Element type, layout, and the axes along which an operand is repeated to the result's size."""
+    """Element type, order in memory (whether or not there are gaps), and the axes along which an operand is repeated
+    to the result's size."""
+    order = spec.tag or tag(_without_gaps(spec), spec.shape)
     same_rank = spec.ndim == result.ndim
     repeated = [i for i in range(spec.ndim) if same_rank and spec.shape[i] == 1 != result.shape[i]]
-    return f"{spec.dtype.short}{spec.ndim}:{spec.tag}" + "".join(f"/{axis}" for axis in repeated)
+    return f"{spec.dtype.short}{spec.ndim}:{order}" + "".join(f"/{axis}" for axis in repeated)
+
+
+def _without_gaps(spec: Spec) -> Layout:
+    return dense_layout(spec.shape, memory_order(spec.shape, spec.physical.strides))
 
 
 def distance(a: Sequence[int], b: Sequence[int]) -> float:
