@@ -144,6 +144,47 @@ def test_ranks_train_as_one(launcher: Any, ranks: int, count: int) -> None:
                     )
 
 
+class Proxies(nn.Module):
+    """Outputs as similarities to learned proxies of the classes."""
+
+    def __init__(self) -> None:
+        self.proxies = nn.Parameter(
+            np.random.default_rng(distributed.rank()).standard_normal((4, 5), np.float32)
+        )
+
+    def forward(self, y: Any, t: Any) -> Any:
+        return ops.cross_entropy(y @ ops.transpose(self.proxies, 0, 1), t)
+
+
+def train_proxies(settings: list[dict[str, Any]]) -> list[tuple[list[float], Any, Any]]:
+    """Losses, the proxies and the state's names of this rank's part of each batch."""
+    found = []
+    for given in settings:
+        nn.manual_seed(3)
+        loss = Proxies()
+        step = lm.train_step(nn.Linear(6, 5), loss, optim.AdamW(0.01), device="cpu", parallel="data", **given)
+        rng, n, me = np.random.default_rng(0), distributed.world_size(), distributed.rank()
+        losses, part = [], slice(me * BATCH // n, (me + 1) * BATCH // n)
+        for _ in range(STEPS):
+            x, y = rng.standard_normal((BATCH, 6)).astype(np.float32), rng.integers(0, 4, BATCH)
+            losses.append(float(step(x[part], y[part]).item()))
+        whole = step.whole_state()
+        found.append((losses, whole["parameters/loss_fn.proxies"].numpy(), sorted(whole)))
+    return found
+
+
+@pytest.mark.feature("B032")
+def test_ranks_train_a_loss_with_parameters_as_one() -> None:
+    half = {"precision": "bf16", "shard_optimizer": True}
+    alone = train_proxies([{}, {}, {"precision": "bf16"}])
+    ranks = run_ranks(train_proxies, 2, args=([{}, {"shard_optimizer": True}, half],))
+    for found in ranks:
+        for (losses, proxies, names), wanted, tolerance in zip(found, alone, (1e-5, 1e-5, 2e-2), strict=True):
+            assert losses == pytest.approx(wanted[0], rel=tolerance)
+            np.testing.assert_allclose(proxies, wanted[1], rtol=tolerance, atol=tolerance)
+            assert names == wanted[2]
+
+
 def test_compressed_gradients_keep_what_rounding_left() -> None:
     (first, second) = run_ranks(several, 2, args=([{}, {"parallel": {"compression": "bf16"}}],))
     for plain, compressed in (first, second):

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina import ops
+import lamina as lm
+from lamina import nn, ops
 from lamina.runtime import device
 from lamina.tensors import tensor
 from lamina.train import metrics
@@ -75,3 +76,29 @@ def test_labels_of_any_integer_type(backend: str) -> None:
         one.add(tensor(np.eye(3, dtype=np.float32)), np.array([0, 2, 2], dtype), 3)
         one.finish()
         assert (one.hits, one.labels, one.has_labels) == (2, 3, True)
+
+
+def test_losses_and_metrics_read_tensors_as_they_are() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            self.scale = nn.Parameter(np.ones((), np.float32))
+            self.register_buffer("seen", lm.zeros(()))
+
+        def forward(self, y: Any, t: Any) -> Any:
+            self.seen.add_(1.0)
+            return ops.mse_loss(y, t) * self.scale * (10 if self.training else 1)
+
+    x, net, loss = np.ones((4, 3), np.float32), nn.Linear(3, 3), Scaled()
+
+    def penalty(y: Any, t: Any) -> Any:
+        return ops.sum(net.weight**2) + 0 * ops.mean(y)
+
+    one = scoring(loss, penalty=metrics.named_metrics({"penalty": penalty})["penalty"])
+    for scale in (1.0, 2.0):
+        loss.scale.fill_(scale)
+        net.weight.fill_(scale)
+        one.begin()
+        one.add(lm.tensor(x), lm.tensor(0 * x), 4)
+        assert one.finish()["penalty"] == pytest.approx(9 * scale**2)
+        assert one.loss / one.weight == pytest.approx(scale)
+    assert loss.seen.item() == 2  # once a batch

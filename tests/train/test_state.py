@@ -82,7 +82,9 @@ def test_a_parameter_that_became_another_type_is_named() -> None:
 
 def test_what_a_step_cannot_train_is_named() -> None:
     net = regression()
-    with pytest.raises(ValueError, match="the optimizer trains weight, bias, which Sequential does not have"):
+    with pytest.raises(
+        ValueError, match="the optimizer trains weight, bias, which neither Sequential nor its loss has"
+    ):
         make(net, optim.SGD(0.1).over(nn.Linear(2, 2)))
     with pytest.raises(ValueError, match="accumulate must be an int of at least 1, got 0"):
         make(net, optim.SGD(0.1), accumulate=0)

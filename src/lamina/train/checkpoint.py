@@ -125,6 +125,8 @@ def take_checkpoint(
         return Position(facts.epoch, facts.batch, facts.setup, facts.loop)
     if facts.precision != str(step.precision):
         raise CheckpointError(f"{path}: precision was {facts.precision}, the step's is {step.precision}")
+    if not any(n in tensors for n in step.untrained_of_loss):  # an older checkpoint: the loss stays as it is
+        tensors = {**tensors, **{n: step.state.named()[n] for n in step.untrained_of_loss}}
     own = step.whole_specs()
     given = {n: x.spec.open for n, x in tensors.items()}
     given |= {n: Spec(shape, x.dtype) for n, (x, shape) in (pieces or {}).items()}

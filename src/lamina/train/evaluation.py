@@ -77,6 +77,8 @@ def evaluate(
     data: inputs and targets may each be an array, or nested tuples, lists and dicts of arrays, as in `train_step`.
     loss_fn: (outputs, targets) -> scalar, a mean over the labels that count, or over the samples where targets are
         not labels: then it or metrics must be given. (For a loss with class weights the result is a mean of means.)
+        Parameters and buffers that it reads have their values at each batch; a loss that is a module is in inference
+        mode.
     metrics: of `lamina.train.metrics`, custom ones, or functions like loss_fn; or a dict of these by name. They are
         compiled with loss_fn and run on the device, except those that ask for the host.
     parallel: "data": each rank evaluates its part of the data, of any size, without padding; all get the scores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,17 @@ import numpy as np
 from lamina import _tree, ops
 from lamina._tree import Structure
 from lamina.distributed.data_parallel import DataParallel
-from lamina.graph import Executable, compile, trace
+from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.graph import traced_for
+from lamina.graph.ir.surroundings import SameSurroundings, reads_of
+from lamina.nn import Module
+from lamina.nn.module import evaluating
+from lamina.nn.parameter import standing_in
+from lamina.ops.core import operand, recording
 from lamina.runtime import Device
 from lamina.spec import Policy, ShapeError, Spec, current_policy
 from lamina.tensors import Tensor, array_spec, flatten_arrays
+from lamina.train.closing import ClosedOver, StepCapture
 from lamina.train.labels import are_labels
 from lamina.train.metrics import Metric
 
@@ -63,8 +70,9 @@ class Scoring:
         given, first = _tree.flatten(outputs)
         wanted, second = flatten_arrays(targets, "evaluate: targets", needed=targets is not None)
         kind = _SumsKind(first, second, tuple(array_spec(x) for x in (*given, *wanted)), current_policy())
-        if kind not in self._programs:
-            self._programs[kind] = self._compile(kind, len(given))
+        with self._inference():
+            if kind not in self._programs or not self._programs[kind].closed.hold():
+                self._programs[kind] = self._compile(kind, len(given))
         program = self._programs[kind]
         sums = program(given, wanted)
         for name, metric in self.metrics.items():
@@ -129,19 +137,26 @@ class Scoring:
 
     def _compile(self, kind: _SumsKind, count: int) -> _Program:
         """The program of the sums for a batch of this kind."""
-        structures: list[Structure] = []
-
-        def sums(*values: Any) -> list[Any]:
+        values, capture = [Value(spec) for spec in kind.specs], StepCapture()
+        with traced_for(self.device), standing_in({}, capture.hold), recording(capture):
             outputs = _tree.unflatten(kind.outputs, values[:count])
+            capture.guard(SameSurroundings(reads_of(*self._functions())))
             found = self._sums(outputs, _tree.unflatten(kind.targets, values[count:]))
             leaves, structure = _tree.flatten(found)
-            structures.append(structure)
-            return leaves
+            leaves = [capture.read(operand(x, "evaluate", "a figure")) for x in leaves]
+        capture.leave_behind()
+        return _Program.of(
+            values, leaves, structure, ClosedOver(capture, self.device), self.device, self.backend
+        )
 
-        with traced_for(self.device):
-            graph = trace(sums, *kind.specs)
-        executable = compile(graph, self.device, backend=self.backend) if graph.outputs else None
-        return _Program(executable, structures[0])
+    def _functions(self) -> list[Callable[..., Any]]:
+        """Those that are compiled."""
+        own = [] if self.loss_fn is None else [self.loss_fn]
+        return [*own, *(m.sums for m in self.metrics.values() if not m.on_host)]
+
+    def _inference(self) -> AbstractContextManager[None]:
+        """A loss that is a module is in inference mode."""
+        return evaluating(self.loss_fn) if isinstance(self.loss_fn, Module) else nullcontext()
 
     def _sums(self, outputs: Any, targets: Any) -> dict[str, Any]:
         """Of traced outputs and targets."""
@@ -181,13 +196,45 @@ class _SumsKind:
 
 @dataclass(frozen=True, eq=False)
 class _Program:
-    """The compiled sums; None where there is nothing to compute."""
+    """The compiled sums; executable None where there is nothing to compute.
+
+    closed: what they read beside outputs and targets.
+    """
 
     executable: Executable | None
     structure: Structure
+    closed: ClosedOver
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[Value],
+        sums: Sequence[Value],
+        structure: Structure,
+        closed: ClosedOver,
+        device: Device,
+        backend: str | None,
+    ) -> _Program:
+        """Compile traced sums. Tensors of modules that the loss or a metric writes are updated in place."""
+        if not sums:
+            return cls(None, structure, closed)
+        graph = Graph([*values, *closed.inputs], [*sums, *closed.outputs], "evaluate").unmarked()
+        places = range(len(values), len(values) + len(closed.kept))
+        updated = [places[i] for i in closed.updated]
+        executable = compile(
+            graph,
+            device,
+            donate={place: len(sums) + n for n, place in enumerate(updated)},
+            resident=[place for place in places if place not in updated],
+            backend=backend,
+        )
+        executable.load(dict(zip(places, closed.kept, strict=True)))
+        return cls(executable, structure, closed)
 
     def __call__(self, outputs: Sequence[Any], targets: Sequence[Any]) -> dict[str, Any]:
-        found = [] if self.executable is None else self.executable(*outputs, *targets)
+        """The sums of a batch."""
+        given = self.closed.given
+        found = [] if self.executable is None else self.executable(*outputs, *targets, *given)
         sums: dict[str, Any] = _tree.unflatten(self.structure, found)
         return sums
 

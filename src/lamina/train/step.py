@@ -39,6 +39,7 @@ from lamina.train.compiled_step import CompiledStep
 from lamina.train.options import Options
 from lamina.train.state import State
 from lamina.train.step_trace import Loss, StepTrace
+from lamina.train.trained import TrainedModules
 
 _where = device  # the argument of `train_step` has the same name
 V = TypeVar("V")
@@ -70,9 +71,13 @@ def train_step(
     net: its parameters become the step's state: they move to the device and are updated in place. Frozen parameters
         (`requires_grad_(False)`) get no gradient, at no cost.
     loss_fn: (outputs of net, floats in float32, targets) -> scalar, such as ops.cross_entropy. It gets the outputs in
-        the structure in which net returns them, and the targets as they are given.
-    optimizer: such as optim.SGD(lr=0.01, momentum=0.9); an optimizer with its own parameters or groups trains only
-        these: optim.SGD(lr=0.01).over(net, groups).
+        the structure in which net returns them, and the targets as they are given. A loss may have parameters of its
+        own (a module, or a function that reads modules or parameters): those that the optimizer trains are part of
+        the state, as are the buffers beside them and those of a module, under names that begin with "loss_fn". They
+        keep the type of the weights, in which losses are computed.
+    optimizer: such as optim.SGD(lr=0.01, momentum=0.9), which trains the parameters of net and, if the loss is a
+        module, of loss_fn; an optimizer with its own parameters or groups trains only these:
+        optim.SGD(lr=0.01).over(net, groups), optim.Adam([*net.parameters(), *loss_fn.parameters()]).
     device: "auto" takes a GPU when there is one; for an absent one (`Device("cuda", machine=…)`) steps are only
         planned, by `program`, and parameters stay where they are. backend: another backend of that device
         ("reference").
@@ -103,9 +108,10 @@ def train_step(
         change plans before the same step. Nothing changes under the policy `deterministic`. False, or LAMINA_TUNING=0
         in the environment, turns it off (on one rank: on all of them, with a warning); `step.tuning` tells its
         progress.
-    Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
-    that needs whole tensors, RuntimeError where ranks were started but not connected (`lamina.distributed.init`),
-    MemoryLimitError at the first step when it cannot be planned in so little memory.
+    Raises NoGpuError, ValueError for an unknown precision, a network without parameters, an optimizer of parameters
+    that neither net nor loss_fn has, or shards of an optimizer that needs whole tensors, RuntimeError where ranks
+    were started but not connected (`lamina.distributed.init`), MemoryLimitError at the first step when it cannot be
+    planned in so little memory.
     """
     if shard_optimizer and parallel is None:
         raise ValueError('train_step: shard_optimizer=True is for several ranks: give parallel="data", too')
@@ -201,12 +207,14 @@ class Step:
         self._gathered: frozenset[str] | None = frozenset()
         self._reached: dict[Hashable, frozenset[str]] = {}  # parameters that a program's loss depends on
         self._kept_wide: set[int] = set()  # frozen parameters that forward or the loss writes, by id
-        self.state = State.of(net, precision, options, self._home)
+        self.modules = TrainedModules(net, loss_fn, optimizer)
+        self.state = State.of(self.modules, precision, options, self._home)
         # The class of these finds out what requires_grad is when it is read.
         self._following = [
             p for p in self.state.parameters.values() if type(p).requires_grad not in _OWN_FLAGS
         ]
-        self._groups = optimizer.bound if optimizer.is_bound else ParameterGroups(optimizer, net)
+        named = list(self.modules.named_parameters())
+        self._groups = optimizer.bound if optimizer.is_bound else ParameterGroups(optimizer, named)
         self._extend()
         self._programs, self._tuner = programs, tuner
 
@@ -268,7 +276,7 @@ class Step:
                         program.run(*self._groups.given(self.number, program.rates), *given, *wanted)
                     )
                 except ShapeError:
-                    self.state.check_types(self.net, self.precision)
+                    self.state.check_types(self.modules, self.precision)
                     raise
             if updates:
                 self._groups.number += 1
@@ -327,6 +335,12 @@ class Step:
         """Shapes and dtypes of `whole_state`, without communication."""
         pieces = {n: Spec(shape, x.dtype) for n, (x, shape) in self.pieces().items()}
         return {n: x.spec.open for n, x in self.common_state().items()} | pieces
+
+    @property
+    def untrained_of_loss(self) -> list[str]:
+        """The names in `whole_state` of the loss's buffers and random state, which older checkpoints do not have."""
+        buffers = [f"buffers/{n}" for n in self.modules.buffers_of_loss()]
+        return buffers + [f"random/{n}" for n in self.state.random if not n.isdigit()]
 
     def take_state(self, whole: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None) -> None:
         """Load the result of `whole_state`, of any number of ranks.
@@ -407,8 +421,8 @@ class Step:
         for p in self._following:
             _ = p.requires_grad  # a change that happened elsewhere becomes one of settings_version
         if self._settings[0] != settings_version():
-            self.state.check_parameters(self.net)
-            modes = tuple([m.training for m in self.net.modules()])
+            self.state.check_parameters(self.modules)
+            modes = tuple([m.training for m in self.modules.modules()])
             trained = tuple([p.requires_grad for p in self.state.parameters.values()])
             self._settings = settings_version(), (modes, trained)
         return self._settings[1]
@@ -428,11 +442,11 @@ class Step:
 
     def _extend(self) -> None:
         """Add the state of parameters that are trained now."""
-        self.state.extend(self.net, self._groups, self.precision, self.options, self._home)
+        self.state.extend(self.modules, self._groups, self.precision, self.options, self._home)
 
     # ---- the program
     def _compile(self, kind: BatchKind, gathered: frozenset[str]) -> CompiledStep:
-        self.state.check_types(self.net, self.precision)
+        self.state.check_types(self.modules, self.precision)
         self._extend()
         held = self.state.named()
         rates = [f"rate{i}" for i in range(len(self._groups.groups))]
@@ -440,7 +454,7 @@ class Step:
         specs = [*(x.spec.open for x in held.values()), *given, *kind.specs]
         values = {n: Value(s, name=n) for n, s in zip([*held, *rates, *kind.names], specs, strict=True)}
         trace = StepTrace(
-            self.net,
+            self.modules,
             self.loss_fn,
             self.state,
             self._groups,

@@ -15,7 +15,6 @@ from lamina.graph.ir.autodiff import gradients_or_none
 from lamina.graph.ir.graph import constant
 from lamina.graph.ir.surroundings import SameSurroundings, reads_of
 from lamina.graph.passes.idioms import with_idioms
-from lamina.nn import Module
 from lamina.nn.mixed_precision import cast_float
 from lamina.nn.parameter import standing_in
 from lamina.ops.arguments import shown
@@ -28,6 +27,7 @@ from lamina.train.closing import StepCapture
 from lamina.train.labels import IGNORED, are_labels
 from lamina.train.options import Options
 from lamina.train.state import State
+from lamina.train.trained import TrainedModules
 from lamina.train.update_trace import UpdateTrace, zeros_as
 
 Loss = Callable[[Any, Any], Any]
@@ -89,7 +89,7 @@ class StepTrace:
         weights would stand still, its steps being smaller than a rounding: it is read in the master type.
     """
 
-    net: Module
+    modules: TrainedModules
     loss_fn: Loss
     state: State
     groups: ParameterGroups
@@ -123,7 +123,7 @@ class StepTrace:
 
     def _wide(self) -> set[int]:
         """Parameters that forward reads in the master type, by id."""
-        return {*self.net.masters(), *self.kept_wide}
+        return {*self.modules.masters(), *self.kept_wide}
 
     def _traced(
         self, values: dict[str, Value], kind: BatchKind, capture: StepCapture, gathered: frozenset[str]
@@ -167,11 +167,11 @@ class StepTrace:
         )
 
     def _trained(self) -> list[tuple[str, TrainedParameter]]:
-        """The trained parameters, by the network's names. Raises ValueError where there are none."""
+        """The trained parameters, by name. Raises ValueError where there are none."""
         found = self.state.trained(self.groups)
         if not found:
             raise ValueError(
-                f"train_step: {type(self.net).__name__} has no parameter to train: those of the optimizer are frozen "
+                f"train_step: {self.modules} has no parameter to train: those of the optimizer are frozen "
                 "(requires_grad_(True) trains them)"
             )
         return found
@@ -194,9 +194,9 @@ class StepTrace:
             capture.own = mapping
             capture.parameters = frozenset([id(entry.param) for _, entry in self._trained()])
             inputs, targets = kind.trees(given, compute)
-            positional, named = _tree.arguments(inputs, self.net.forward)
+            positional, named = _tree.arguments(inputs, self.modules.net.forward)
             with contextlib.nullcontext() if compute == master else computing_in(compute):
-                results = self.net(*positional, **named)
+                results = self.modules.net(*positional, **named)
             found, structure = _tree.flatten(results, open_dataclasses=True, flags=True)
             places = zip(found, _tree.names(structure, "its output"), strict=True)
             read = [capture.read(operand(y, "forward", at)) for y, at in places]
@@ -271,7 +271,7 @@ class StepTrace:
         standing = {id(x): values[n] for n, x in own.items()}
         standing |= {id(x): new.get(n, values[n]) for n, x in given.items()}
         with standing_in(standing) as mapping:
-            averaged.update_parameters(self.net)
+            averaged.update_parameters(self.modules.net)
         after = {n: mapping[id(x)] for n, x in own.items()}
         return after if good is None else {n: ops.where(good, x, values[n]) for n, x in after.items()}
 
