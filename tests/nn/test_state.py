@@ -317,3 +317,69 @@ def test_a_state_is_loaded_past_a_derivative() -> None:
     x = lm.tensor([[3.0, 4.0]])
     for way in (lm.grad(loss), lm.jit(lm.grad(loss))):
         assert way(net, x)["weight"].tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_given_tensors_become_the_parameters_as_torchs(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    ours, theirs = (m.Sequential(m.Linear(2, 3), m.BatchNorm1d(3)) for m in (nn, torch.nn))
+    ours[0].bias.requires_grad_(False)
+    theirs[0].bias.requires_grad_(False)
+    x = np.random.default_rng(0).standard_normal((4, 2))
+    arrays = {n: v.numpy() for n, v in ours.to("float64").state_dict().items()}
+    kinds = {n: dtype if v.dtype == np.float64 else "int64" for n, v in arrays.items()}
+    own = {n: lm.tensor(v.astype(kinds[n])) for n, v in arrays.items()}
+    ours.to("float32")
+    ours.load_state_dict(own, assign=True)
+    theirs.load_state_dict({n: torch.tensor(v.astype(kinds[n])) for n, v in arrays.items()}, assign=True)
+    for name, wanted in theirs.state_dict().items():
+        assert str(wanted.dtype) == f"torch.{ours.state_dict()[name].dtype}", name
+    flags = {n: p.requires_grad for n, p in theirs.named_parameters()}
+    assert {n: p.requires_grad for n, p in ours.named_parameters()} == flags
+    assert all(isinstance(p, nn.Parameter) for p in ours.parameters())
+    found = ours(lm.tensor(x.astype(dtype))).numpy()
+    tolerance = 2e-2 if dtype == "float16" else 1e-5
+    np.testing.assert_allclose(
+        found, theirs(torch.tensor(x.astype(dtype))).detach().numpy(), rtol=tolerance, atol=tolerance
+    )
+    own["0.weight"].fill_(2.0)
+    assert ours[0].weight.numpy().tolist() == [[2, 2]] * 3  # the tensor itself, not a copy
+
+
+def test_assigned_parameters_stay_tied_and_frozen() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            self.first = nn.Linear(2, 2)
+            self.second = nn.Linear(2, 2, bias=False)
+            self.second.weight = self.first.weight
+
+    net, given = Tied(), nn.Parameter(np.ones((2, 2), np.float32))
+    compiled = lm.jit(lambda x: net.first(x))
+    compiled(lm.zeros((1, 2)))
+    net.load_state_dict({"first.weight": given}, strict=False, assign=True)
+    assert net.first.weight is net.second.weight is given
+    bias = net.first.bias.numpy()
+    np.testing.assert_allclose(compiled(lm.ones((1, 2))).numpy(), [2 + bias], rtol=1e-6)
+    net.requires_grad_(False)
+    other = nn.Linear(2, 2)
+    net.first.load_state_dict(other.state_dict(), assign=True)
+    assert other.weight.requires_grad
+    assert not net.first.weight.requires_grad
+
+
+def test_what_cannot_be_assigned_is_named() -> None:
+    net, before = nn.Linear(2, 2), dict[str, Any]()
+    before.update(net.state_dict())
+    with pytest.raises(lm.DTypeError, match="weight is int64, and only floats are trained: freeze"):
+        net.load_state_dict({"weight": np.ones((2, 2), int)}, strict=False, assign=True)
+    with pytest.raises(lm.ShapeError, match=r"weight is \(2, 2\), got \(3, 2\)"):
+        net.load_state_dict({"bias": np.ones(2), "weight": np.ones((3, 2))}, assign=True)
+
+    @lm.jit
+    def load(x: Any) -> Any:
+        net.load_state_dict({"weight": x}, strict=False, assign=True)
+        return x
+
+    with pytest.raises(TypeError, match=r"Linear.load_state_dict: assign=True replaces parameters"):
+        load(lm.ones((2, 2)))
+    assert all(x is before[n] for n, x in net.state_dict().items())

@@ -505,14 +505,20 @@ class Module(WithState, Checked):
         return saved(self, destination, prefix, keep_vars)
 
     @checked
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Mismatch:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Mismatch:
         """Copy values by name from tensors or arrays of any library; dtypes are converted.
 
         strict: exactly the expected keys must be there, except for `older_names` and `later_names` of the modules; of
-        a shared tensor's names one suffices. Nothing is written unless everything fits. Raises KeyError for missing
-        or unexpected keys, ShapeError for shapes; each lists all of them.
+        a shared tensor's names one suffices. Nothing is written unless everything fits.
+        assign: the given tensors become the parameters and buffers, with their dtypes and devices and without a copy
+        (but for memory that may not be written). Parameters stay as frozen as they are, and shared ones shared. Make
+        optimizers and training steps afterwards: they hold the tensors of before.
+        Raises KeyError for missing or unexpected keys, ShapeError for shapes; each lists all of them. With assign,
+        DTypeError for trained parameters that are not floats, TypeError within a compiled function.
         """
-        return loaded(self, state_dict, strict)
+        return loaded(self, state_dict, strict, assign)
 
     @checked
     def train(self, mode: bool = True) -> Self:

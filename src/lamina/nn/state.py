@@ -12,8 +12,9 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from lamina.nn.matching import unmatched
+from lamina.nn.parameter import Parameter
 from lamina.ops.core import Operand, recorder
-from lamina.spec import ShapeError
+from lamina.spec import DTypeError, ShapeError
 from lamina.tensors import Tensor, as_tensor
 
 #: The name of a module's extra state in the state_dict, after its path.
@@ -88,12 +89,12 @@ def saved(net: Any, destination: dict[str, Any] | None, prefix: str, keep_vars: 
     return found
 
 
-def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
+def loaded(net: Any, given: Mapping[str, Any], strict: bool, assign: bool = False) -> Mismatch:
     """Load a state into a network; see `Module.load_state_dict`."""
-    state = _by_todays_names(net, dict(given))
+    state, metadata = _by_todays_names(net, dict(given)), {"assign_to_params_buffers": assign}
     for path, module in reversed(_hooked(net)):
-        module._own_hooks().run("loading", module, state, _before(path), {}, strict, [], [], [])
-    own, extra, mismatch, errors = _asked(net, state, strict)
+        module._own_hooks().run("loading", module, state, _before(path), metadata, strict, [], [], [])
+    own, extra, mismatch, errors = _asked(net, state, strict, metadata)
     later = {_before(path) + name for path, m in net.named_modules() for name in m.later_names}
     have = {id(own[k]) for k in own if k in state}
     known = {*own, *extra}
@@ -108,11 +109,10 @@ def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
     errors += [f"{k} is {own[k].shape}, got {v.shape}" for k, v in values.items() if v.shape != own[k].shape]
     if errors:
         raise ShapeError(f"{type(net).__name__}.load_state_dict: {'; '.join(errors)}")
-    for key, value in values.items():
-        is_elsewhere = isinstance(value, Tensor) and value.device != own[key].device
-        own[key].data.copy_(
-            value.to(own[key].device) if is_elsewhere else value
-        )  # without affecting derivatives, as in torch
+    if assign:
+        _assign(net, own, values)
+    else:
+        _copy(own, values)
     for key, module in extra.items():
         if key in state:
             module.set_extra_state(state[key])
@@ -123,8 +123,48 @@ def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
     return mismatch
 
 
+def _copy(own: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Write values over the tensors of the same names."""
+    for key, value in values.items():
+        is_elsewhere = isinstance(value, Tensor) and value.device != own[key].device
+        own[key].data.copy_(
+            value.to(own[key].device) if is_elsewhere else value
+        )  # without affecting derivatives, as in torch
+
+
+def _assign(net: Any, own: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Put values in the place of the tensors of the same names, under all names of a shared one."""
+    if recorder() is not None:
+        raise TypeError(
+            f"{type(net).__name__}.load_state_dict: assign=True replaces parameters, which a function that is "
+            "compiled or differentiated cannot do: load before, or without assign, which writes values"
+        )
+    made = {id(own[key]): _in_place_of(own[key], key, value) for key, value in values.items()}
+    for key, held in own.items():
+        if id(held) in made:
+            path, _, name = key.rpartition(".")
+            module = net.get_submodule(path)
+            if name in module._parameters:
+                module.register_parameter(name, made[id(held)])
+            else:
+                module.register_buffer(name, made[id(held)])
+
+
+def _in_place_of(held: Tensor, key: str, value: Tensor) -> Tensor:
+    """A value as a parameter, as frozen as the one that is there, or as a buffer."""
+    if not isinstance(held, Parameter):
+        return value
+    if held.requires_grad and not value.dtype.is_float:
+        raise DTypeError(
+            f"load_state_dict: {key} is {value.dtype}, and only floats are trained: freeze the parameter "
+            "(requires_grad_(False)), or load without assign, which converts"
+        )
+    same = isinstance(value, Parameter) and value.requires_grad == held.requires_grad
+    return value if same else Parameter(value, held.requires_grad)  # the giver's own stays as frozen as it is
+
+
 def _asked(
-    net: Any, state: dict[str, Any], strict: bool
+    net: Any, state: dict[str, Any], strict: bool, metadata: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Any], Mismatch, list[str]]:
     """What to read from a state, by name, after asking each module's `_load_from_state_dict`: tensors, and the
     modules whose extra state it is; mismatches so far; and the errors that they report."""
@@ -132,7 +172,7 @@ def _asked(
     token = _as_ever.set(set())
     try:
         for path, module in net.named_modules():
-            module._load_from_state_dict(state, _before(path), {}, strict, *found, errors)
+            module._load_from_state_dict(state, _before(path), metadata, strict, *found, errors)
         as_ever = _as_ever.get() or set()
     finally:
         _as_ever.reset(token)
