@@ -17,7 +17,7 @@ from lamina import nn, ops, optim
 from tests.helpers.planned import H200
 from tests.helpers.second_device import SECOND, known
 
-RNG = np.random.default_rng(0)
+RNG, ONE = np.random.default_rng(0), lm.ones(1)
 
 
 def array(*shape: int) -> np.ndarray[Any, Any]:
@@ -338,7 +338,7 @@ def test_options_and_the_decorator() -> None:
         (lambda: lm.jit(lambda a: float(a.sum()))(lm.ones(1)), TypeError, "a Python number (item, float"),
         (lambda: lm.jit(lambda a: f"{a.sum():.2f}")(lm.ones(1)), TypeError, "a Python number (item, float"),
         (lambda: lm.jit(lambda a: np.sort(a))(lm.ones(1)), TypeError, "use lamina.ops inside a trace"),
-        (lambda: lm.jit(lambda a: a * lm.ones(1).item())(lm.ones(1)), TypeError, "while the function is traced"),
+        (lambda: lm.jit(lambda a, one=ONE: a * one.item())(lm.ones(1)), TypeError, "while the function is traced"),
         (lambda: lm.gradients(lm.ones(()), [lm.ones(1)]), TypeError, "gradients: Tensor f32[] is not traced"),
         (lambda: lm.compile(abs), TypeError, "compile: takes a Graph, got abs; lamina.jit compiles a function"),
         (lambda: lm.jit(lambda a: a * 2)({1}), TypeError, "is a set"),
@@ -1242,3 +1242,73 @@ def test_zeros_of_two_signs_have_their_own_programs(held: Any) -> None:
     compiled = lm.jit(scaled)
     for zero in (-0.0, 0.0):
         assert np.signbit(compiled(np.ones(1, np.float32), held(zero)).numpy()) == np.signbit(zero)
+
+
+MASKS: dict[str, Any] = {
+    "eye": lambda x: ~lm.eye(4, dtype="bool"),
+    "ones like": lambda x: ops.ones_like(x * 2).triu(1) == 1,
+    "another type": lambda x: ops.ones_like(x, dtype="bool").tril(),
+    "range": lambda x: lm.arange(4) % 2 == 0,
+    "numbers": lambda x: lm.tensor([True, False, True, True]),
+    "new": lambda x: x.new_ones(4, 4).triu(1) == x.new_tensor(1),
+    "full": lambda x: lm.full((4, 4), True),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_the_function_makes_are_known(name: str) -> None:
+    x, mask = lm.tensor(array(4, 4)), MASKS[name]
+
+    def f(x: Any) -> Any:
+        return x[mask(x)] * 2
+
+    compiled = lm.jit(f)
+    for a in (x, x * 3):
+        np.testing.assert_array_equal(compiled(a).numpy(), f(a).numpy())
+    slope = lm.jit(lambda x: lm.grad(lambda x: ops.sum(f(x) ** 2))(x))
+    np.testing.assert_allclose(slope(x).numpy(), lm.grad(lambda x: ops.sum(f(x) ** 2))(x).numpy(), rtol=1e-6)
+    pairs = ops.stack([x, x * 3])
+    np.testing.assert_array_equal(lm.jit(lambda x: lm.vmap(f)(x))(pairs).numpy(), lm.vmap(f)(pairs).numpy())
+
+
+def test_a_mask_that_is_written_is_known_unless_by_an_input() -> None:
+    def f(x: Any, by: Any) -> Any:
+        mask = lm.zeros(4, 4)
+        mask[0] = 1.0
+        mask[:, 2] = by
+        return x[mask == 1]
+
+    x = lm.tensor(array(4, 4))
+    np.testing.assert_array_equal(lm.jit(lambda x: f(x, 1.0))(x).numpy(), f(x, 1.0).numpy())
+    with pytest.raises(TypeError, match="the shape of the result depends on the numbers in the mask"):
+        lm.jit(f)(x, lm.ones(4))
+
+
+def test_a_mask_that_outlives_its_trace_is_known_in_one_call() -> None:
+    held: list[Any] = []
+
+    @lm.jit
+    def f(x: Any) -> Any:
+        if not held:
+            held.append(lm.zeros(4))
+        held[0].add_(1.0)
+        return x[held[0] < 2]
+
+    x = lm.tensor(array(4, 4))
+    assert f(x).shape == (4, 4)
+    assert held[0].tolist() == [1] * 4
+    with pytest.raises(TypeError, match="the shape of the result depends on the numbers in the mask"):
+        f(x)
+
+
+def test_tensors_of_numbers_in_a_function_need_no_further_trace() -> None:
+    calls = []
+
+    @lm.jit
+    def f(x: Any) -> Any:
+        calls.append(1)
+        return x * lm.tensor([2.0, 3.0]) + lm.tensor(4).item()
+
+    for k in range(3):
+        np.testing.assert_array_equal(f(lm.full((2,), float(k))).numpy(), [2 * k + 4, 3 * k + 4])
+    assert len(calls) == 1

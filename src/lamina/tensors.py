@@ -25,6 +25,7 @@ from lamina.ops.core import (
     UnrecordedWriteError,
     inferred,
     is_number,
+    owned,
     recorder,
     recording,
     register_adopter,
@@ -527,7 +528,7 @@ def tensor(data: Any, dtype: DTypeLike | None = None, device: Device | str | Non
     target = source.device if device is None else _device(device)
     held = target.allocate(rows.nbytes)
     copy(held, rows.buffer, held.nbytes)
-    return Tensor(held, source.spec.open)
+    return owned(Tensor(held, source.spec.open))
 
 
 def _array_of(data: Any) -> np.ndarray[Any, Any]:
@@ -579,7 +580,7 @@ def empty(
 ) -> Tensor:
     """A row-major tensor with arbitrary values; sizes are given as separate arguments or as one sequence."""
     spec = Spec(as_shape(_sizes(size)), as_dtype(dtype))
-    return Tensor(_device(device).allocate(spec.nbytes), spec)
+    return owned(Tensor(_device(device).allocate(spec.nbytes), spec))
 
 
 @checked
@@ -593,7 +594,9 @@ def full(
     kind = np.asarray(fill_value).dtype.kind if dtype is None else ""
     made = empty(size, dtype=dtype or {"b": "bool", "i": "int64", "u": "int64"}.get(kind, "float32"))
     made._values()[...] = fill_value
-    return made.to(_device(device))
+    with recording(None):
+        there = made.to(_device(device))
+    return owned(there)
 
 
 @one_by_one

@@ -426,3 +426,11 @@ def test_defaults_of_ops_are_those_of_their_functions() -> None:
             assert given == field.default, f"{name}: {field.name}"
             compared += 1
     assert compared > 25
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if not REGISTRY[name].reads_numbers])
+def test_results_are_those_of_other_numbers(name: str) -> None:
+    for sample in REGISTRY[name].samples():
+        (first, second) = (sample.draw(np.random.default_rng(k), sample.op.dtypes[0]) for k in (0, 1))
+        for a, b in zip(sample.op.reference(*first), sample.op.reference(*second), strict=True):
+            np.testing.assert_array_equal(a, b)

@@ -163,6 +163,8 @@ class Op:
     takes_part: ClassVar[bool] = False
     #: Whether it draws random numbers from a generator's state, one of its inputs.
     draws: ClassVar[bool] = False
+    #: Whether the result depends on the numbers of its inputs, and not on their shapes and dtypes alone.
+    reads_numbers: ClassVar[bool] = True
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         """abstract: the class is a base class of ops rather than an op."""
@@ -472,6 +474,12 @@ class Recorder(Protocol):
     def knows(self, x: Operand) -> bool:
         """Whether the values of a captured tensor are already available."""
 
+    def makes(self, x: Operand) -> None:
+        """Called with a tensor that was made of numbers, in memory of its own."""
+
+    def numbers_in(self, x: Operand) -> Operand | None:
+        """The tensor whose numbers an input of the recording has in every call; None if calls give others."""
+
     def assigns(self, holder: Any, name: str) -> None:
         """Called before an attribute of an object is assigned."""
 
@@ -498,6 +506,13 @@ _recorder: ContextVar[Recorder | None] = ContextVar("lamina_recorder", default=N
 def recorder() -> Recorder | None:
     """The recorder of this thread's ops, within `recording`."""
     return _recorder.get()
+
+
+def owned(x: Any) -> Any:
+    """x itself, a new tensor of numbers in memory of its own: what records the function that makes it is told."""
+    if (by := recorder()) is not None:
+        by.makes(x)
+    return x
 
 
 class recording:  # noqa: N801 - a statement's word

@@ -17,7 +17,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.ops.arguments import DTypeLike, is_dtype, one_by_one, shown
-from lamina.ops.core import DeviceLike, Operand, operand
+from lamina.ops.core import DeviceLike, Operand, operand, owned
 from lamina.ops.names import ALIASES, RENAMED
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.generator import GeneratorLike
@@ -500,7 +500,7 @@ class Operators(Operand, Generic[Own]):
         # recorded.
         values = np.full(as_shape(size), fill_value)
         with np.errstate(all="ignore"):
-            found = operand(values if values.dtype.kind == "c" else values.astype(kind.numpy))
+            found = owned(operand(values if values.dtype.kind == "c" else values.astype(kind.numpy)))
         return found if device is None else found.to(device)
 
     @one_by_one
@@ -538,7 +538,7 @@ class Operators(Operand, Generic[Own]):
     ) -> Any:
         """A copy of data, of this dtype unless one is given, placed where it is used or on a device."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        found = ops.cast(operand(data if isinstance(data, Operand) else np.array(data)), kind)
+        found = ops.cast(data if isinstance(data, Operand) else owned(operand(np.array(data))), kind)
         return found if device is None else found.to(device)
 
     # ---- selection

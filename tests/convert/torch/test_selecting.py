@@ -251,3 +251,19 @@ def test_selections_by_masks_that_are_given_and_computed_are_two() -> None:
     compiled = lm.jit(lambda mask, x: lm.nn.functional_call(converted, {"kept": mask}, (x,)))
     with pytest.raises(TypeError, match="shape of the result depends on the numbers in the mask"):
         compiled(lm.tensor(np.arange(24).reshape(6, 4) % 2 == 0), lm.tensor(x.numpy()))
+
+
+def test_a_mask_of_the_shape_of_an_input_selects_a_known_number() -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(x)[torch.ones_like(x).triu(1) == 1].view(2, -1) * 2
+
+    x = torch.linspace(-1, 1, 16).reshape(4, 4)
+    converted, wanted = from_torch(Net(), x), Net()(x).numpy()
+    for call in (converted, lm.jit(lambda x: converted(x)), lm.infer.Predictor(converted, device="cpu")):
+        np.testing.assert_allclose(call(x.numpy()).numpy(), wanted, rtol=1e-6)

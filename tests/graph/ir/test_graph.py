@@ -6,7 +6,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import Graph, Value, gradients, trace
-from lamina.graph.ir.graph import constant
+from lamina.graph.ir.graph import constant, numbers_of, tensor_of
 from lamina.spec import ShapeError, Spec, float32, float64, int64
 
 X = Spec((2, 3), float32)
@@ -144,3 +144,13 @@ def test_a_function_without_operands_gives_constants() -> None:
     assert isinstance(graph, Graph)
     assert graph.outputs[0].spec == Spec((), float64)
     assert trace(lambda x: x, Spec((4,), int64)).nodes == []
+
+
+def test_numbers_of_values_follow_from_shapes_alone() -> None:
+    x = Value(Spec((2, 3), float32))
+    first = ops.add(ops.ones_like(ops.mul(x, 2.0)), 1.0)
+    found = numbers_of(first)
+    assert found is not None
+    assert found.tolist() == [[2.0] * 3] * 2
+    assert tensor_of(first) is None  # it is computed in each run, as others
+    assert numbers_of(ops.mul(first, x)) is None

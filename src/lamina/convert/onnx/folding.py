@@ -44,6 +44,13 @@ class Folding:
         found: Operand = ops.operand(x)
         return found
 
+    def makes(self, x: Operand) -> None:
+        """No effect: all values are known."""
+
+    def numbers_in(self, x: Operand) -> Operand | None:
+        """Itself."""
+        return x
+
     def knows(self, x: Operand) -> bool:
         """Always."""
         return True

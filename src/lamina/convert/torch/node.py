@@ -13,7 +13,7 @@ from torch.fx import Node
 from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.targets import full_name, name_of
 from lamina.graph import Value
-from lamina.graph.ir.graph import tensor_of
+from lamina.graph.ir.graph import numbers_of
 from lamina.ops.core import Operand, recording
 from lamina.runtime import Device
 from lamina.spec import DType, as_dtype
@@ -146,7 +146,7 @@ def dtype_of(dtype: Any) -> DType:
 
 def known(value: Any) -> Any:
     """The values of a tensor or a constant as a NumPy array; None for a value known only at run time."""
-    found = tensor_of(value) if isinstance(value, Value) else value
+    found = numbers_of(value) if isinstance(value, Value) else value
     with recording(None):  # a constant remains one: reading it does not make it an input
         return found.numpy() if isinstance(found, Tensor) else None
 

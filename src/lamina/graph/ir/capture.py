@@ -70,6 +70,9 @@ class Capture:
         self.holders: dict[Value, Value] = dict(around.holders) if isinstance(around, Capture) else {}
         self.start = mark()
         self.guards: list[Callable[[], bool]] = []
+        self._made: dict[int, ref[Operand]] = {}  # tensors that the function makes of numbers, by id
+        self._made_inputs: dict[Value, ref[Operand]] = {}  # the values that stand for them
+        self._settled: set[int] = set()  # those of them whose numbers the record depends on
         self.feeds: list[tuple[Value, Callable[[], Any]]] = []
         self.finals: list[Callable[[], None]] = []
         self.notes: dict[int, tuple[object, Any]] = {}  # by the owner's id
@@ -89,7 +92,24 @@ class Capture:
         if id(x) not in self.inputs:
             self.tensors[id(x)] = x
             self.inputs[id(x)] = self.standing(x)
+            if self._is_made(x):
+                self._made_inputs[self.inputs[id(x)]] = self._made[id(x)]
         return self.inputs[id(x)]
+
+    def makes(self, x: Operand) -> None:
+        """A tensor that the function makes, anew in each call: its numbers are known."""
+        self._made[id(x)] = ref(x)
+
+    def _is_made(self, x: Operand) -> bool:
+        made = self._made.get(id(x))
+        return made is not None and made() is x
+
+    def numbers_in(self, x: Operand) -> Operand | None:
+        """The tensor that the function made and that an input stands for; the record then depends on its numbers."""
+        made = self._made_inputs[x]() if isinstance(x, Value) and x in self._made_inputs else None
+        if made is not None:
+            self._settled.add(id(made))
+        return made
 
     def _part_of(self, x: Tensor) -> Value | None:
         """For a view of an existing tensor: the view of its current value. A write to either is seen in both."""
@@ -208,6 +228,8 @@ class Capture:
         for holds in self.guards:
             if isinstance(holds, SettledGuard):
                 holds.settle()
+        if any(self._outlives(key) for key in self._settled):
+            self.guard(_serves_no_more)
         for key in list(self.written):
             tensor = self.tensors.pop(key)
             left, twin = ref(tensor), copy(tensor)
@@ -217,6 +239,20 @@ class Capture:
                 del self.written[key]
             stays = twin if kept is None else kept
             self.tensors[id(stays)], self.inputs[id(stays)] = stays, self.inputs.pop(key)
+
+    def _outlives(self, key: int) -> bool:
+        """Whether a tensor that the function made is kept by others, who may write it: the next call finds it."""
+        made = self._made[key]
+        if (tensor := self.tensors.pop(key, None)) is None:
+            return made() is not None
+        twin, value = copy(tensor), self.inputs.pop(key)
+        del tensor
+        kept = made()
+        stays: Any = twin if kept is None else kept
+        self.tensors[id(stays)], self.inputs[id(stays)] = stays, value
+        if kept is None and key in self.written:
+            del self.written[key]
+        return kept is not None
 
     def noted(self, found: tuple[Value, ...]) -> tuple[Value, ...]:
         """The outputs of an op that the function calls; outputs of exchanges between ranks are remembered."""
@@ -286,8 +322,11 @@ class Capture:
             self.guards.append(holds)
 
     def knows(self, x: Operand) -> bool:
-        """Never: a program reads tensors when it runs."""
-        return False
+        """Of tensors that the function made and did not write; others a program reads when it runs."""
+        if not self._is_made(x) or id(x) in self.written:
+            return False
+        self._settled.add(id(x))
+        return True
 
     def placed(self, x: Operand, beside: Operand | DeviceLike | str) -> Operand:
         """Unchanged: a program moves it to its device."""

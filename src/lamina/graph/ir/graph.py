@@ -214,7 +214,7 @@ class Value(InPlace["Value"]):
 
     def _number(self, why: str) -> Tensor:
         by = recorder()
-        found = tensor_of(self if by is None else by.read(self))  # type: ignore[arg-type]
+        found = numbers_of(self if by is None else by.read(self))  # type: ignore[arg-type]
         if found is None:
             raise TypeError(
                 why
@@ -349,6 +349,41 @@ def tensor_of(value: Value) -> Tensor | None:
             for made, y in zip(node.outputs, found, strict=True):
                 made.known = y
     return value.held
+
+
+def numbers_of(value: Value) -> Tensor | None:
+    """The numbers that a value has in every run: as `tensor_of`, and those computed from tensors that the recorded
+    function makes itself and from shapes. None if they depend on other inputs."""
+    if (known := tensor_of(value)) is not None:
+        return known
+    found, stack = dict[Value, Tensor](), [value]
+    while stack:
+        last, node = stack[-1], stack[-1].node
+        if last in found:
+            stack.pop()
+        elif node is None or last.held is not None:
+            if (known := last.held if last.held is not None else _numbers_in(last)) is None:
+                return None
+            found[last] = known
+        elif missing := [v for v in node.inputs if node.op.reads_numbers and v not in found]:
+            stack += missing
+        else:
+            given = [found[v] if node.op.reads_numbers else _stand_in(v) for v in node.inputs]
+            with use_policy(node.policy), recording(None):
+                found |= dict(zip(node.outputs, computed(node.op, given), strict=True))
+    return found[value]
+
+
+def _numbers_in(value: Value) -> Tensor | None:
+    """The tensor of numbers that an input of the recording has in each call."""
+    by = recorder()
+    made: Any = None if by is None else by.numbers_in(value)
+    return made
+
+
+def _stand_in(value: Value) -> Tensor:
+    """A tensor of a value's shape and dtype, for ops that read no more."""
+    return as_tensor(np.broadcast_to(np.zeros((), value.dtype.numpy), value.shape))
 
 
 class Use(NamedTuple):

@@ -23,6 +23,7 @@ class FullLike(Op):
     dtypes = DTYPES
     elementwise = True
     inplace = {0: 0}
+    reads_numbers = False
 
     def infer(self, x: Spec) -> tuple[Spec]:
         self.check_float(x)
