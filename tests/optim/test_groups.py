@@ -511,7 +511,9 @@ def test_a_group_that_is_added_trains_by_its_own_numbers(compiled: bool) -> None
     with pytest.raises(TypeError, match="group 2 needs its parameters under 'params'"):
         optimizer.add_param_group({"lr": 0.5})
     optimizer.add_param_group({"params": nn.Linear(1, 1).parameters()})
-    with pytest.raises(ValueError, match="the optimizer trains 2.0, 2.1, which Sequential does not have"):
+    with pytest.raises(
+        ValueError, match="the optimizer trains 2.0, 2.1, which neither Sequential nor its loss has"
+    ):
         step(X, np.ones((6, 2), np.float32))
 
 

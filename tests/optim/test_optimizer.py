@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import nn, optim
+from lamina import nn, ops, optim
 from lamina.backends.cuda import backend as cuda_backend
 from lamina.graph.passes.foreach import group_small
 from lamina.ops.primitives import Foreach
@@ -574,3 +574,49 @@ def test_words_for_how_torch_computes_an_update_change_nothing(kind: Any) -> Non
         optimizer.step([lm.ones(3)])
         found.append(weights.numpy())
     np.testing.assert_array_equal(found[1:], [found[0]] * 2)
+
+
+def test_an_optimizer_of_ones_own() -> None:
+    class Plain(optim.Optimizer):
+        def update(self, param: Any, grad: Any, state: Any, rate: Any) -> Any:
+            return param - rate * ops.sign(grad), state
+
+    class Slowed(optim.Optimizer):
+        parts = ("mean",)
+
+        def init(self, param: Any) -> Any:
+            return (lm.zeros(param.shape),)
+
+        def update(self, param: Any, grad: Any, state: Any, rate: Any) -> Any:
+            mean = state[0] * 0.5 + grad
+            return param - rate * mean, (mean,)
+
+    for kind, wanted in ((Plain, [0.8, 1.2]), (Slowed, [0.5, 1.5])):
+        weights = nn.Parameter(lm.ones(2))
+        optimizer = kind([weights], lr=0.1)
+        for _ in range(2):
+            optimizer.step([lm.tensor([2.0, -2.0])])
+        np.testing.assert_allclose(weights.numpy(), wanted, rtol=1e-6)
+        step = lm.train_step(nn.Linear(2, 2), lambda y, _: ops.mean(y), kind(lr=0.1), device="cpu")
+        assert step(lm.ones((1, 2))).item() > step(lm.ones((1, 2))).item()
+
+
+def test_an_optimizer_in_torchs_style_says_what_to_define() -> None:
+    class Signs(optim.Optimizer):
+        def step(self, grads: Any = None) -> None:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.add_(p.grad.sign(), alpha=-group["lr"])
+
+    for make in (lambda: Signs(nn.Linear(2, 2).parameters(), lr=0.1), lambda: optim.Optimizer(0.1)):  # type: ignore[abstract]
+        with pytest.raises(TypeError, match=r"an optimizer defines update\(self, param, grad, state, rate\)"):
+            make()
+
+    class Unbegun(optim.Optimizer):
+        parts = ("mean",)
+
+        def update(self, param: Any, grad: Any, state: Any, rate: Any) -> Any:
+            return param, state
+
+    with pytest.raises(NotImplementedError, match=r"Unbegun does not say how mean begin: define init"):
+        Unbegun([nn.Parameter(lm.ones(2))], lr=0.1).step([lm.ones(2)])

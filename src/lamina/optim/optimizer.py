@@ -27,6 +27,13 @@ class _TakesParameters(ABCMeta):
     """Makes `SGD(net.parameters(), lr=0.1)` mean `SGD(lr=0.1).over(net.parameters())`, as in torch."""
 
     def __call__(cls, *args: Any, **numbers: Any) -> Any:
+        if cls.__abstractmethods__:
+            raise TypeError(
+                f"{cls.__name__}: an optimizer defines update(self, param, grad, state, rate), which returns the new "
+                "parameter and its new state; and, if it keeps a state, parts, the names of its tensors, and "
+                "init(self, param), which returns the first ones. step, which is inherited, calls update for each "
+                "parameter: parameters hold no gradients (p.grad) that a step of its own could read"
+            )
         numbers = {name: value for name, value in numbers.items() if name not in _HOW}
         given = numbers.pop("params", None)
         if given is None and args and _are_parameters(args[0]):
@@ -95,7 +102,9 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the state tensors per parameter; a class where they are fixed may set it as an attribute."""
+        """Names of the state tensors per parameter, which a class may set as an attribute; none without `init`."""
+        if type(self).init is Optimizer.init:
+            return ()
         raise NotImplementedError(f"{type(self).__name__} does not say which state it keeps: set parts")
 
     @property
@@ -273,9 +282,14 @@ class Optimizer(Checked, metaclass=_TakesParameters):
         """The learning rate of step number `step` (0, 1, 2, …)."""
         return float(self.lr(step) if callable(self.lr) else self.lr)
 
-    @abstractmethod
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
-        """The initial state, on the parameter's device; one tensor per name in `parts`."""
+        """The initial state, on the parameter's device; one tensor per name in `parts`. Without parts: none."""
+        if self.parts:
+            kind = type(self).__name__
+            raise NotImplementedError(
+                f"{kind} does not say how {', '.join(self.parts)} begin: define init(param)"
+            )
+        return ()
 
     @abstractmethod
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
