@@ -402,3 +402,24 @@ def test_inplace_writes_the_result_over_the_input(name: str) -> None:
         1,
         7,
     ]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ["maximum", "minimum", "clamp", "clamp_min", "clamp_max", "hardtanh"])
+def test_gradients_of_extremes_at_nan_are_torchs(name: str, compiled: bool) -> None:
+    torch = pytest.importorskip("torch")
+    nan = float("nan")
+    every = [[1, 2, 3, nan, 1, nan, 2, nan], [2, 1, 3, 1, nan, nan, 2, nan], [3, 3, 3, 3, 3, 3, nan, nan]]
+    arrays = [np.array(x, np.float32) for x in every[: {"clamp": 3, "hardtanh": 1}.get(name, 2)]]
+    theirs = [torch.tensor(x, requires_grad=True) for x in arrays]
+    function = torch.nn.functional.hardtanh if name == "hardtanh" else getattr(torch, name)
+    weights = np.arange(1, 9, dtype=np.float32)
+    function(*theirs).backward(torch.tensor(weights))
+
+    def slopes(*xs: Any) -> Any:
+        whole = lm.grad(lambda *xs: ops.sum(getattr(ops, name)(*xs) * weights), argnums=tuple(range(len(xs))))
+        return whole(*xs)
+
+    found = (lm.jit(slopes) if compiled else slopes)(*map(lm.tensor, arrays))
+    for own, wanted in zip(found, theirs, strict=True):
+        np.testing.assert_array_equal(own.numpy(), wanted.grad.numpy())

@@ -571,7 +571,7 @@ class Minimum(_Binary):
         return np.minimum(a, b)
 
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
-        return _shared(g, a == b, a < b, self.share)
+        return _shared(g, b, a, a == b, self.share)
 
 
 @dataclass(frozen=True)
@@ -586,15 +586,23 @@ class Maximum(_Binary):
         return np.maximum(a, b)
 
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
-        return _shared(g, a == b, a > b, self.share)
+        return _shared(g, a, b, a == b, self.share)
 
 
-def _shared(g: Any, equal: Any, first: Any, share: float) -> tuple[Any, Any]:
-    """g to the selected operand; where they are equal, `share` of it to the first and the rest to the other."""
-    if share in (0, 1):
-        won = first | equal if share else first
-        return where(won, g, 0.0), where(won, 0.0, g)
-    return where(first, g, where(equal, g * share, 0.0)), where(first, 0.0, where(equal, g * (1 - share), g))
+def _shared(g: Any, high: Any, low: Any, equal: Any, share: float) -> tuple[Any, Any]:
+    """The gradients of a and b, of which a is selected where high > low, and b where high < low.
+
+    Where they are equal, a gets `share` of g and b the rest. At NaN as in torch: both get g; with share 1 (clamp)
+    neither, with share 0 (hardtanh) a does.
+    """
+    if share == 1:
+        return where(high >= low, g, 0.0), where(high < low, g, 0.0)
+    if share == 0:
+        return where(high <= low, 0.0, g), where(high <= low, g, 0.0)
+    return (
+        where(high < low, 0.0, where(equal, g * share, g)),
+        where(high > low, 0.0, where(equal, g * (1 - share), g)),
+    )
 
 
 class _Comparison(_Binary):
