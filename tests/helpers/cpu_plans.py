@@ -24,10 +24,11 @@ from lamina.runtime import Device
 from lamina.spec import Policy, Spec, channels_last, float32
 from tests.helpers.own_programs import LARGER, enlarged
 from tests.helpers.processor import HAS_AVX512_VNNI
+from tests.helpers.registered import registered
 
 TABLE = Path(__file__).with_name("cpu_plans.json")
 #: Ops planned on a CPU; collectives are planned by ranks.
-OPS = sorted(name for name, op in REGISTRY.items() if not issubclass(op, Collective))
+OPS = [name for name in registered() if not issubclass(REGISTRY[name], Collective)]
 #: Maximum number of elements of all operands together.
 _MOST = 1 << 24
 

@@ -68,6 +68,7 @@ from lamina.spec import (
     int64,
     uint8,
 )
+from tests.helpers.registered import registered
 
 #: Their plans need cuDNN.
 LIBRARY = {
@@ -76,7 +77,7 @@ LIBRARY = {
     "quantized_conv", "quantized_matmul", "matmul_bias_gelu", "matmul_gelu_grad",
 }  # fmt: skip
 #: Collectives need NCCL.
-OWN = sorted(name for name, op in REGISTRY.items() if name not in LIBRARY and not issubclass(op, Collective))
+OWN = [n for n in registered() if n not in LIBRARY and not issubclass(REGISTRY[n], Collective)]
 
 
 def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:

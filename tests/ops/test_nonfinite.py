@@ -36,8 +36,9 @@ from lamina.spec import DType, Policy, Spec, as_dtype, float16, float32, float64
 from tests.helpers.eager import run_on
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200
+from tests.helpers.registered import registered
 
-NAMES = sorted(REGISTRY)
+NAMES = registered()
 #: Ops whose kernels choose by numbers what they read or leave out, and how many cases of each are emulated.
 CHOOSING = {
     "cholesky_factor": 9,

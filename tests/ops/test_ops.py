@@ -34,8 +34,9 @@ from lamina.spec import (
     float64,
 )
 from tests.helpers.eager import Eager, apart, execute, gradients, mismatch, numeric, run_on
+from tests.helpers.registered import registered
 
-OPS = sorted(REGISTRY)
+OPS = registered()
 #: Ops that exist for a backend's fusions are that backend's alone, and have their meaning on the reference backend.
 PUBLIC = [name for name in OPS if REGISTRY[name].__module__.startswith("lamina.ops.")]
 #: Ops with sums in a wider type over what they rounded to a half type on the way.

@@ -36,6 +36,8 @@ from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Shape, Spec, bfloat16, channels_last, float16, float32, float64
 from tests.helpers import own_products
 from tests.helpers.eager import mismatch
+from tests.helpers.emulator import run_plan
+from tests.helpers.own_products import CUDA
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 rng = np.random.default_rng(9)
@@ -88,6 +90,17 @@ def test_matrices_are_read_where_they_lie(features: int, order: str, dtype: DTyp
         read = [s.shape[-1] == 1 or made.same_memory(s) for s, made in zip(specs, plan.inputs, strict=True)]
         assert all(read), plan.inputs
         check(op, given(dtype, *(s.shape for s in specs)), dtype, specs)
+
+
+@emulated
+@pytest.mark.parametrize("rows", [1, 3, 33])
+def test_single_matrices_are_read_where_they_lie(rows: int) -> None:
+    """Few rows, too, whose kernels read dense matrices."""
+    a, b = Spec((rows, 5), bfloat16, Layout((16, 1))), Spec((5, 4), bfloat16, Layout((16, 1)))
+    plan = CUDA.plan(Matmul(), [a, b], Policy())
+    assert all(made.same_memory(s) for made, s in zip(plan.inputs, (a, b), strict=True))
+    inputs = given(bfloat16, a.shape, b.shape)
+    assert not mismatch(run_plan(plan, inputs)[0], run_reference(Matmul(), inputs, float64)[0], bfloat16)
 
 
 @emulated

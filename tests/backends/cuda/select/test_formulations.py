@@ -34,6 +34,7 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launch, Place, source
 from lamina.backends.cuda.matmul.cublaslt import matrices
+from lamina.backends.cuda.matmul.matmul import matmul_problem
 from lamina.backends.cuda.select import formulations, known
 from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.cuda.select.target import target_of
@@ -47,9 +48,11 @@ from lamina.ops.primitives import (
     Conv,
     ConvDataGrad,
     ConvFilterGrad,
+    DropoutGrad,
     Fused,
     GeluTanh,
     HardSwish,
+    Mul,
     Neg,
     Relu,
     Silu,
@@ -62,6 +65,7 @@ from lamina.spec import (
     Policy,
     Spec,
     bfloat16,
+    bool_,
     channels_last,
     contiguous,
     float16,
@@ -799,3 +803,19 @@ def test_large_problems_of_half_types_try_no_engine_without_tensor_cores(
     few, many = numbers(1e9), numbers(1e12)
     assert all(few)
     assert [bool(found) for found in many] == [dtype == float32] * 2
+
+
+@needs_cudnn_919
+def test_steps_without_nodes_in_cudnn_leave_its_graphs_out() -> None:
+    """Own kernels have every elementwise step at their ends: what competes between runs is then of these alone."""
+    a, w, c = (Spec(s, bfloat16).fixed for s in ((24, 56), (56, 48), (24, 48)))
+    mask, scale = Spec((24, 48), bool_), Spec((), bfloat16)
+    epilogue = Epilogue((DropoutGrad(0.1), Mul()), (mask, scale), 2)
+    problem = matmul_problem(Product(1, 24, 48, 56, False, False), a, w, c, epilogue, Policy(), H200)
+    assert "matmul" in {way.name for way in problem.formulations}
+    found = formulations.drawn(problem, target_of(H200), Policy(), 1 << 30)
+    assert "small" in {one.formulation.name for one in found}
+    assert all(one.plan is None for one in found)
+    refusals = list[str]()
+    assert list(formulations.candidates(problem, target_of(H200), Policy(), ("a",), refusals))
+    assert "matmul: graph: cuDNN has no pointwise node for dropout_grad" in refusals

@@ -225,7 +225,7 @@ def matmul_problem(
         copied = copied_formulations("padded", wide, c, policy, device)
         formulations = [*copied, *formulations] if first else [*formulations, *copied]
     form = " odd rows" if first else ""
-    few = few_rows(p, _PLACES)
+    few = None if p.is_apart else few_rows(p, _PLACES)
     narrow = None if few is None or device is None else few.formulation(c, epilogue, device.machine)
     if few is not None and narrow is not None:
         formulations.insert(0 if few.pays else len(formulations), narrow)

@@ -464,11 +464,14 @@ def _of_graph(
     wanted: tune.Accept,
     reasons: list[str],
 ) -> Iterator[Candidate]:
-    """The candidates of a formulation that is a cuDNN graph."""
+    """The candidates of a formulation that is a cuDNN graph, none where no graph can be made."""
     try:
         graph, pointers = make()
     except CudnnError as error:
         reasons.append(f"graph: {error.code}: {error.message}")
+        return
+    except NoKernel as error:  # such as steps that own kernels compute, and for which cuDNN has no nodes
+        reasons.append(f"graph: {error}")
         return
     left = None if limit is None else _left(formulation, limit)
     for plan in graph.plans(target, modes, workspace_limit=left, accept=wanted, refusals=reasons):
