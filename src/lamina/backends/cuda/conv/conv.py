@@ -19,7 +19,6 @@ serve problems that no engine supports, and as reference for engines where there
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
@@ -126,12 +125,11 @@ def _plan(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The plan for (x, filter, y). A part of images is read where it lies if a copy would be read no faster."""
+    """The plan for (x, filter, y). Own kernels for one filter per channel read a part of images where it lies."""
     x, w, y = (s.open for s in specs)
     epilogue, policy = _opened(epilogue), policy.of(op.name)
-    if _is_part(specs[0]) and _first_form(op, (x, w, y), epilogue, device, policy) in ("plain", "depthwise"):
-        with suppress(NoKernel):
-            return _cached(op, (specs[0], w, y), epilogue, device, policy)
+    if _is_part(specs[0]) and _reads_parts(op, (x, w, y), epilogue, device, policy):
+        return _cached(op, (specs[0], w, y), epilogue, device, policy)
     return _cached(op, (x, w, y), epilogue, device, policy)
 
 
@@ -143,21 +141,22 @@ def _is_part(x: Spec) -> bool:
     return x.layout.strides[1] == 1 and not any(s * x.dtype.itemsize % VECTOR for s in apart)
 
 
-@lru_cache(maxsize=1024)
-def _first_form(
+def _reads_parts(
     op: Conv | ConvDataGrad | ConvFilterGrad,
     specs: tuple[Spec, Spec, Spec],
     epilogue: Epilogue,
     device: Device,
     policy: Policy,
-) -> str:
-    """The formulation that is expected to be the fastest for dense operands; "" where x is the result."""
-    if isinstance(op, ConvDataGrad):
-        return ""
+) -> bool:
+    """Whether a kernel that takes x with gaps is expected to be the fastest for dense operands."""
     o = Operands(op.window, *(full(s, channels_last(s.shape)) for s in specs))
-    problem = conv_problem(type(op), o, device, epilogue, policy)
-    known = known_choices(problem.place, device) if policy.algorithm in ("auto", "fastest") else iter(())
-    return next((choice.formulation for choice in known), problem.formulations[0].name)
+    result, _ = sides(type(op), o)
+    if isinstance(op, ConvDataGrad) or not is_depthwise(type(op), o, epilogue.vector(result.shape, 1)):
+        return False
+    asks = policy.algorithm in ("auto", "fastest")
+    place = conv_problem(type(op), o, device, epilogue, policy).place
+    known = next(known_choices(place, device), None) if asks else None
+    return known is None or known.formulation in ("depthwise", "direct")
 
 
 def _opened(epilogue: Epilogue) -> Epilogue:
@@ -306,8 +305,6 @@ def _formulations(
     vector = epilogue.vector(result.shape, 1)
     if is_depthwise(direction, o, vector):
         return [depthwise_formulation(direction, o, vector, device.machine), plain]
-    if o.x.tag is None:  # a part, which the others do not read
-        return [plain]
     found = [plain]
     for offered, first in chain(
         _rearranged(direction, o, epilogue, device, policy),
