@@ -156,7 +156,8 @@ class Scoring:
 
     def _inference(self) -> AbstractContextManager[None]:
         """A loss that is a module is in inference mode."""
-        return evaluating(self.loss_fn) if isinstance(self.loss_fn, Module) else nullcontext()
+        loss: Any = self.loss_fn
+        return evaluating(loss) if isinstance(loss, Module) else nullcontext()
 
     def _sums(self, outputs: Any, targets: Any) -> dict[str, Any]:
         """Of traced outputs and targets."""
