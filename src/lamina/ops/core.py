@@ -503,12 +503,16 @@ class UnrecordedWriteError(TypeError):
 _recorder: ContextVar[Recorder | None] = ContextVar("lamina_recorder", default=None)
 
 
+#: A new tensor, whatever its class.
+Made = TypeVar("Made", bound=Operand)
+
+
 def recorder() -> Recorder | None:
     """The recorder of this thread's ops, within `recording`."""
     return _recorder.get()
 
 
-def owned(x: Any) -> Any:
+def owned(x: Made) -> Made:
     """x itself, a new tensor of numbers in memory of its own: what records the function that makes it is told."""
     if (by := recorder()) is not None:
         by.makes(x)

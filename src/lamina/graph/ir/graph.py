@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from html import escape
 from math import inf, nextafter
 from operator import attrgetter, index
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -377,8 +377,7 @@ def numbers_of(value: Value) -> Tensor | None:
 def _numbers_in(value: Value) -> Tensor | None:
     """The tensor of numbers that an input of the recording has in each call."""
     by = recorder()
-    made: Any = None if by is None else by.numbers_in(value)
-    return made
+    return None if by is None else cast("Tensor | None", by.numbers_in(value))
 
 
 def _stand_in(value: Value) -> Tensor:
