@@ -50,7 +50,7 @@ def test_products(environment: dict[str, str]) -> None:
     refused = {k: v for k, v in found.items() if v.startswith("refused")}
     assert refused == {}
     # The database knows the gradients of fc3, which are little too, in bfloat16, and takes the same for float16.
-    little = {f"fc3 bf16 gelu grad {form}" for form in ("none", "tanh")}
+    little = {"batched bf16", *(f"fc3 bf16 gelu grad {form}" for form in ("none", "tanh"))}
     assert {k for k, v in found.items() if v.startswith("kernel matmul") and " small " in v} == little
     assert all("cudnn" in v for k, v in found.items() if k not in little and not k.startswith("batched f32"))
     assert "tiled" in found["batched f32"]  # cuDNN's matmul would round to TF32
