@@ -319,6 +319,7 @@ def test_a_state_is_loaded_past_a_derivative() -> None:
         assert way(net, x)["weight"].tolist() == [[3, 4]]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_given_tensors_become_the_parameters_as_torchs(dtype: str) -> None:
     torch = pytest.importorskip("torch")

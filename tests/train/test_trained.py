@@ -70,6 +70,7 @@ def by_torch(
     return losses, grads, [p.detach().numpy() for p in params]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"clip_norm": 0.5}])
 def test_twenty_steps_equal_torch(backend: str, settings: dict[str, Any]) -> None:
@@ -91,6 +92,7 @@ def test_twenty_steps_equal_torch(backend: str, settings: dict[str, Any]) -> Non
     assert loss.seen.item() == 20
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp64"])
 def test_a_loss_keeps_the_type_of_the_weights(precision: str) -> None:
     torch = pytest.importorskip("torch")

@@ -404,6 +404,7 @@ def test_inplace_writes_the_result_over_the_input(name: str) -> None:
     ]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", ["maximum", "minimum", "clamp", "clamp_min", "clamp_max", "hardtanh"])
 def test_gradients_of_extremes_at_nan_are_torchs(name: str, compiled: bool) -> None:
