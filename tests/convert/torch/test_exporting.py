@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any
 
 import numpy as np
@@ -334,35 +333,3 @@ def test_elements_of_tensors_are_indexes(text: str) -> None:
             found = call(lm.tensor(x.numpy()), lm.tensor(j.numpy()))
             np.testing.assert_array_equal(found.numpy(), net(x, j).detach().numpy())
     assert lm.convert.check(net, made, x, (i + 1) % 3).gradient < 1e-6
-
-
-@pytest.mark.parametrize("call", ["torch.autograd.grad", "backward()"])
-def test_gradients_that_forward_asks_for_are_refused_with_what_to_write(call: str) -> None:
-    import torch
-
-    from lamina.convert.torch import TorchConversionError, from_torch
-
-    class Forces(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.energy = torch.nn.Linear(3, 3)
-
-        def forward(self, x: Any) -> Any:
-            x = x.detach().requires_grad_()
-            energy = self.energy(x).square().sum()
-            if call == "backward()":
-                energy.backward()
-                return x.grad
-            return torch.autograd.grad(energy, x)[0]
-
-    class Functional(Forces):
-        def forward(self, x: Any) -> Any:
-            return torch.func.grad(lambda x: self.energy(x).square().sum())(x)
-
-    x = torch.linspace(-1, 1, 12).reshape(4, 3)
-    with pytest.raises(
-        TorchConversionError, match=rf"Forces: forward calls {re.escape(call)}.*torch\.func\.grad.*energy"
-    ):
-        from_torch(Forces(), x)
-    written = Functional()
-    np.testing.assert_allclose(from_torch(written, x)(x).numpy(), written(x).detach().numpy(), rtol=1e-5)

@@ -57,6 +57,10 @@ class Cell:
         self._held = value
         self._version += 1
 
+    def rename(self, get: Get) -> None:
+        """Hold the operand under another identity, given by get."""
+        self._held = get(self._held)
+
     def turn(self, get: Get) -> None:
         """Change the shape of the same elements from now on. Raises ValueError if it has views."""
         if self.is_seen:
@@ -97,6 +101,12 @@ class View(Cell):
     def replace(self, value: Any) -> None:
         """Write through to the base."""
         self.base.replace(self._put(self.base.read(), value))
+
+    def rename(self, get: Get) -> None:
+        """Read by get from now on; what it reads at present is renamed once."""
+        before = self._get
+        self._get = lambda whole: get(before(whole))
+        self._held = get(self._held)
 
     def _turn(self, get: Get) -> None:
         before = self._get

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_unflatten
 
 from lamina._tree import Structure, flatten, unflatten
+from lamina.convert.torch.asked_gradients import AskedGradientError, AskedGradients
 from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
 from lamina.convert.torch.carrying import Carried, Dependent, Seeds
@@ -168,28 +169,6 @@ class _DataMode(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _AskedGradientError(TorchConversionError):
-    """A network asks PyTorch's autograd for gradients, which no way of making a graph records."""
-
-
-class _AutogradMode(TorchFunctionMode):
-    """Within the block gradients that the network itself asks PyTorch's autograd for are an error."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """The function. Raises _AskedGradientError."""
-        asks = func in (torch.autograd.grad, torch.Tensor.backward)
-        if asks and not torch._C._are_functorch_transforms_active():  # torch.func.grad does so itself
-            name = "torch.autograd.grad" if func is torch.autograd.grad else "backward()"
-            raise _AskedGradientError(
-                f"forward calls {name}, which a graph does not hold: use torch.func.grad (or jacrev, vjp), which is "
-                "converted, take the gradient of the converted network (lamina.grad), or let torch.compile(module, "
-                'backend="lamina") run the module in parts'
-            )
-        return func(*args, **(kwargs or {}))
-
-
 class _ElementMode(TorchFunctionMode):
     """Within the block x[:, i] with a one-element integer tensor i is a gather: as an int its value would
     be needed."""
@@ -282,7 +261,7 @@ class _Flat(torch.nn.Module):
             return found
         made = Dependent(tensors)
         modes = (
-            PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), _AutogradMode(),
+            PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), AskedGradients(),
         )  # fmt: skip
         with ExitStack() as stack:
             for mode in (made, *modes, self.branches):
@@ -352,7 +331,7 @@ def _tried(
         try:
             with levels_kept():
                 return _exported(_Flat(module, inputs, strict, carried, branches), tensors, dynamic), branches
-        except _AskedGradientError as error:
+        except AskedGradientError as error:
             raise TorchConversionError(f"{type(module).__name__}: {error}{_place(error)}") from None
         except Exception as error:  # whatever the module's own code or the exporter raises
             said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from lamina import ops
 from lamina.convert.torch.arguments import as_called
+from lamina.convert.torch.asked_gradients import as_variable, variables_of
 from lamina.convert.torch.autocast import Autocast, in_one_type
 from lamina.convert.torch.cells import Cell, View, past_derivatives
 from lamina.convert.torch.complexes import ComplexCell, called, involved, is_complex, knows
@@ -50,6 +51,8 @@ from lamina.convert.torch.targets import (
     turns,
     written_operator,
 )
+from lamina.graph.transforms.arguments import tensors
+from lamina.graph.transforms.derivatives import on_tape
 from lamina.ops.core import Operand
 from lamina.ops.operators import Operators
 from lamina.runtime import Device
@@ -94,6 +97,8 @@ class FxProgram:
                 if n.op == "get_attr" and isinstance(_attribute(graph_module, str(n.target)), torch.Tensor)
             )
         )
+        #: The nodes with respect to which the graph itself asks for gradients.
+        self.variables = variables_of(self._nodes)
         self._programs = {
             str(n.target): FxProgram(inner)
             for n in self._nodes
@@ -121,7 +126,14 @@ class FxProgram:
             raise TorchConversionError(
                 f"the graph has the inputs {list(self.inputs)}, got {len(values)} values"
             )
-        return _Run(self, attributes or {})(values)
+        run = _Run(self, attributes or {})
+        if not self.differentiates():
+            return run(values)
+        return tensors(on_tape(lambda: run(values), values, run.attributes))  # type: ignore[no-any-return]
+
+    def differentiates(self) -> bool:
+        """Whether it asks for gradients, or one of its subgraphs does."""
+        return bool(self.variables) or any(p.differentiates() for p in self._programs.values())
 
     def _why_not(self, node: Node) -> str:
         if node.op == "call_module":
@@ -247,6 +259,11 @@ class _Run:
             else:
                 self.values[node] = found = self._step(node)
                 self.selects |= isinstance(found, Selection)
+            if node in self.program.variables:
+                base = node.args[0] if node.args else None
+                self.values[node] = as_variable(
+                    node, self.values[node], self.values.get(base) if isinstance(base, Node) else None
+                )
         changed = {n: c.read() for n, (c, version) in before.items() if c.version != version}
         changed |= {n: c.read() for n, c in self.held.items() if c.version}
         return FxResult(outputs if self.outer else read(outputs), changed)

@@ -27,6 +27,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from lamina import ops
 from lamina._tree import flatten, unflatten
+from lamina.convert.torch.asked_gradients import AskedGradients
 from lamina.convert.torch.exporting import ExportedGraph, Inputs, exporting
 from lamina.convert.torch.gradient_hooks import TENSOR, Rule, gradient_hooks, passing, placed, through
 from lamina.convert.torch.interpreter import FxProgram
@@ -81,7 +82,7 @@ class StayingCall:
 
     def shown(self, operands: Tensors) -> list[torch.Tensor]:
         """Valueless results and new values for valueless operands; records the nesting of the results."""
-        with _Writes() as writes:
+        with _Writes() as writes, AskedGradients():
             results = self._results(operands)
         # Norms overwrite running statistics without declaring it in their schema.
         kept = range(len(operands) - self.buffers * self.trains, len(operands))
@@ -412,8 +413,8 @@ class TorchModule(_ByTorch):
     def computed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
         """Results, then new values of written operands."""
         operands, seed, _ = self._split(given)
-        with torch.no_grad():
-            return self.call.run(operands, seed)
+        with torch.enable_grad():  # for gradients that it asks for; no operand requires one
+            return [y.detach() for y in self.call.run(operands, seed)]
 
 
 @dataclass(frozen=True)

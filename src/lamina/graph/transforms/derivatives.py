@@ -130,7 +130,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[A
         result, aux = _parts(fn(*(v.tree for v in own)), has_aux, "vjp")
         return _Outputs.of(result, "vjp"), aux, own
 
-    outputs, aux, own = _run(call, primals)
+    outputs, aux, own = on_tape(call, primals)
     wrt = _values(own)
 
     def pull(cotangents: Any) -> tuple[Any, ...]:
@@ -169,7 +169,7 @@ def jvp(
         found = iter(gradients(pulled, dummies, along) if floats else [])
         return outputs, aux, [next(found) if y.dtype.is_float else _dummy(y) for y in outputs.values]
 
-    outputs, aux, found = _run(call, primals, tangents)
+    outputs, aux, found = on_tape(call, primals, tangents)
     product = tensors(_tree.unflatten(outputs.structure, found))
     return (outputs.tree(), product, tensors(aux)) if has_aux else (outputs.tree(), product)
 
@@ -188,14 +188,14 @@ def hvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
         along = _directions(own, given, "hvp")
         return value, own, gradients(gradients(value, wrt), wrt, along)
 
-    value, own, found = _run(call, primals, tangents)
+    value, own, found = on_tape(call, primals, tangents)
     return tensors(value), tensors(tuple(_split(own, found)))
 
 
 # ---- shared helpers
 
 
-def _run(call: Callable[[], Any], *given: Any) -> Any:
+def on_tape(call: Callable[[], Any], *given: Any) -> Any:
     """The result of `call`: recorded within a trace, else computed on a tape."""
     if is_nested(*given):
         return call()
