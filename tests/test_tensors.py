@@ -194,6 +194,13 @@ def test_errors_name_op_argument_and_shapes() -> None:
         lm.zeros((-1,))
 
 
+@pytest.mark.parametrize("given", [(3,), (2, 3), (2, 3, 4), ([1.0, 2.0],)])
+def test_the_class_is_no_factory_and_names_those(given: tuple[Any, ...]) -> None:
+    """PyTorch's older programs call torch.Tensor(2, 3) and torch.Tensor([1, 2])."""
+    with pytest.raises(TypeError, match=r"Tensor\(.*\): .*lamina\.empty\(2, 3\).*lamina\.tensor\(values\)"):
+        lm.Tensor(*given)
+
+
 def test_a_buffer_that_is_too_small_is_refused() -> None:
     with pytest.raises(ShapeError, match="takes 16 bytes, the buffer has 8"):
         Tensor(lm.device("cpu").allocate(8), Spec((4,), float32))

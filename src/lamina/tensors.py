@@ -56,6 +56,7 @@ from lamina.spec import (
 from lamina.spec import contiguous as row_major
 
 CPU = Device("cpu")
+_ABSENT: Any = None
 #: Elements shown at each end of an axis, and the size from which an axis is abbreviated.
 EDGE, SHORTEN = 3, 8
 
@@ -94,8 +95,15 @@ class Tensor(InPlace["Tensor"]):
     #: Whether a module is differentiated with respect to it: true for parameters, never for other tensors.
     requires_grad: bool = False
 
-    def __init__(self, buffer: Buffer, spec: Spec) -> None:
-        fixed = spec if spec.layout is not None else spec.fixed
+    def __init__(self, buffer: Buffer, spec: Spec = _ABSENT, *sizes: object) -> None:
+        try:
+            fixed = spec if spec.layout is not None else spec.fixed
+        except AttributeError:  # torch.Tensor(2, 3), torch.Tensor([1, 2])
+            given = ", ".join(shown(x) for x in (buffer, spec, *sizes) if x is not _ABSENT)
+            raise TypeError(
+                f"Tensor({given}): a tensor is made of memory and a Spec; lamina.empty(2, 3) makes one of a shape, "
+                "lamina.tensor(values) one of values"
+            ) from None
         if buffer.nbytes < fixed.nbytes:
             raise ShapeError(f"tensor: {fixed} takes {fixed.nbytes} bytes, the buffer has {buffer.nbytes}")
         self._buffer = buffer
