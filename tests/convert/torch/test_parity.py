@@ -118,3 +118,15 @@ def test_buffers_in_float64_are_those_after_the_call() -> None:
     net, x = Net().double(), torch.randn(5, 3, dtype=torch.float64)
     found = check(net, from_torch(net, x, share=False), x)
     assert max(found.output, *found.state.values()) < 1e-12, found
+
+
+def test_a_network_without_parameters_has_no_gradients() -> None:
+    import torch
+
+    from lamina.convert.torch import check, from_torch
+
+    net = torch.nn.Softmax(-1)
+    x = torch.randn(2, 3, requires_grad=True)
+    found = check(net, from_torch(net), x)
+    assert found.output < 1e-6
+    assert not found.gradients

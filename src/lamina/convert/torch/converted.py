@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from lamina.convert.torch.deciding import Values
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
 from lamina.convert.torch.following import FollowingParameter
 from lamina.convert.torch.memory import real_form
@@ -21,9 +22,9 @@ from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, sta
 from lamina.nn import Module, Parameter
 from lamina.nn.hooks import Hook, HookHandle
 from lamina.nn.parameter import settings_changed, write
-from lamina.ops.core import Operand, bind, recorder
+from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.runtime.ranks import current_world
-from lamina.spec import DType, DTypeError, Group, Shape, as_dtype
+from lamina.spec import DType, DTypeError, Group, Shape, as_dtype, bfloat16, float32
 from lamina.tensors import Tensor, as_tensor, tensor
 
 #: The maximum number of graphs cached for a network: one for each mode and kind of inputs.
@@ -178,9 +179,12 @@ class ConvertedModule(ConvertedPart):
         self.process_group = process_group or Group(*range(current_world().size))
 
     def _same_elsewhere(self) -> Callable[[], bool]:
-        """Whether the source's plain attributes are unchanged, and its parts those that were converted."""
+        """Whether the source's plain attributes and the buffers that decide are unchanged, and its parts those that
+        were converted.
+        """
         settings = SourceSettings(self.source)
-        return lambda: self._exchanged_part() is None and settings.same()
+        decided = {name: self._value(name) for *_, graph in self._graphs for name in graph.decided}
+        return lambda: self._exchanged_part() is None and settings.same() and self._has_values(decided)
 
     def _exchanged_part(self) -> str | None:
         """The name of a part or parameter of the source that is another one than when it was converted."""
@@ -230,16 +234,35 @@ class ConvertedModule(ConvertedPart):
     ) -> ExportedGraph | None:
         for own_modes, own_inputs, own_dtypes, own_settings, graph in self._graphs:
             alike = (own_modes, own_dtypes, own_settings) == (modes, dtypes, settings)
-            if alike and own_inputs == inputs and graph.takes(shapes):
+            if alike and own_inputs == inputs and graph.takes(shapes) and self._has_values(graph.decided):
                 return graph
         return None
+
+    def _has_values(self, decided: Mapping[str, torch.Tensor | None]) -> bool:
+        """Whether buffers have these values now, by name."""
+        for name, value in decided.items():
+            now = self._value(name)
+            if value is None or now is None or not torch.equal(now, value):
+                return False
+        return True
+
+    def _value(self, name: str) -> torch.Tensor | None:
+        """A buffer's value now, also while a program is traced; None where it is the program's own result."""
+        held = self._held(name)
+        if not isinstance(held, Tensor) or self.source.get_buffer(name).is_complex():
+            return None
+        with recording(None):
+            array = np.array(held.cast(float32).numpy() if held.dtype is bfloat16 else held.numpy())
+        return torch.from_numpy(array).to(self.source.get_buffer(name).dtype)
 
     def _new(
         self, modes: Modes, dtypes: DTypes, settings: SourceSettings, inputs: Inputs, shapes: Sequence[Shape]
     ) -> ExportedGraph:
         samples = [torch.zeros(s, dtype=getattr(torch, d)) for s, d in zip(shapes, dtypes, strict=True)]
         with _modes(self.source, self):
-            graph = exported(self.source, inputs, [_beside(x, self.source) for x in samples], self.stays)
+            graph = exported(
+                self.source, inputs, [_beside(x, self.source) for x in samples], self.stays, self._value
+            )
         if unknown := graph.program.unknown():
             raise TorchConversionError(
                 f"{self.source_class}: {len(unknown)} calls have no counterpart:\n  "
@@ -373,13 +396,19 @@ def _called_with(args: tuple[Any, ...], example: Any) -> tuple[tuple[Any, ...], 
 
 
 def exported(
-    module: torch.nn.Module, inputs: Inputs, tensors: list[Any], stays: tuple[str, ...] = ()
+    module: torch.nn.Module,
+    inputs: Inputs,
+    tensors: list[Any],
+    stays: tuple[str, ...] = (),
+    values: Values | None = None,
 ) -> ExportedGraph:
     """The graph of a module, with the parts left to PyTorch as single nodes. Raises TorchConversionError if there is
     none.
+
+    values: of the buffers by which its code decides; by default the module's own.
     """
     with EXPORTING, standing(module, stays) as calls:
-        graph = export(module, inputs, tensors)
+        graph = export(module, inputs, tensors, values)
     return mark(graph, calls)
 
 

@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,7 @@ from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
 from lamina.convert.torch.carrying import Carried, Dependent, Seeds
 from lamina.convert.torch.causal import without_numbers
+from lamina.convert.torch.deciding import StateDecisions, Values
 from lamina.convert.torch.free_sizes import FreeSizes
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.levels import flattened, levels, levels_kept
@@ -100,7 +101,8 @@ class ExportedGraph:
     sources: for each placeholder ("state", dotted name), ("constant", tensor) or ("input", its number).
     outputs: the nesting of the results and of the new attributes of the arguments' objects; fixed: those of them
     that are not tensors, by their leaf index.
-    sizes: the input sizes for which it holds.
+    sizes: the input sizes for which it holds. decided: the buffers with whose values it was made, and for which it
+    holds.
     """
 
     program: FxProgram
@@ -108,6 +110,7 @@ class ExportedGraph:
     outputs: Structure
     fixed: Mapping[int, Any]
     sizes: FreeSizes
+    decided: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def takes(self, shapes: Sequence[Shape]) -> bool:
         """Whether the graph holds for inputs of these shapes."""
@@ -246,10 +249,11 @@ class _Flat(torch.nn.Module):
         strict: bool,
         carried: Carried,
         branches: RaisingBranches,
+        decisions: StateDecisions,
     ) -> None:
         super().__init__()
         self.network, self.inputs, self.strict, self.carried = network, inputs, strict, carried
-        self.branches = branches
+        self.branches, self.decisions = branches, decisions
         self.nesting = _Nesting()
 
     def forward(self, tensors: list[torch.Tensor]) -> Any:
@@ -264,7 +268,7 @@ class _Flat(torch.nn.Module):
             PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), AskedGradients(),
         )  # fmt: skip
         with ExitStack() as stack:
-            for mode in (made, *modes, self.branches):
+            for mode in (made, *modes, self.branches, self.decisions.of(self.network)):
                 stack.enter_context(mode)
             own = ObjectAttributes((args, kwargs))
             found = self.network(*args, **kwargs)
@@ -299,9 +303,12 @@ def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None
         held.update(own)
 
 
-def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
+def export(
+    module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], values: Values | None = None
+) -> ExportedGraph:
     """The graph of a module in its current mode. The first axes of the inputs may have any size, if it allows.
 
+    values: of the buffers by which the module's code decides; by default the module's own.
     Warns of state that the module carries from call to call, of random numbers not drawn by PyTorch, of seeds, and
     of checks of values that the graph leaves out.
     Raises TorchConversionError with torch.export's message.
@@ -310,7 +317,7 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
     carried = Carried(module, reads)
     drawn = SameSurroundings([read for read in reads if isinstance(read.holder, GENERATORS)])
     with exporting(), Seeds() as seeds:
-        graph, branches = _tried(module, inputs, tensors, carried)
+        graph, branches = _tried(module, inputs, tensors, carried, values or dict(module.named_buffers()).get)
     carried.warn()
     branches.warn()
     seeds.warn(type(module))
@@ -319,7 +326,7 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
 
 
 def _tried(
-    module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], carried: Carried
+    module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], carried: Carried, values: Values
 ) -> tuple[ExportedGraph, RaisingBranches]:
     """The graph by the first method that succeeds, and branches that it leaves out."""
     said: list[str] = []
@@ -330,7 +337,8 @@ def _tried(
         branches = RaisingBranches()
         try:
             with levels_kept():
-                return _exported(_Flat(module, inputs, strict, carried, branches), tensors, dynamic), branches
+                flat = _Flat(module, inputs, strict, carried, branches, StateDecisions(values))
+                return _exported(flat, tensors, dynamic), branches
         except AskedGradientError as error:
             raise TorchConversionError(f"{type(module).__name__}: {error}{_place(error)}") from None
         except Exception as error:  # whatever the module's own code or the exporter raises
@@ -338,7 +346,8 @@ def _tried(
     if by_dynamo:
         try:
             branches = RaisingBranches()
-            return _captured(_Flat(module, inputs, True, carried, branches), tensors), branches
+            flat = _Flat(module, inputs, True, carried, branches, StateDecisions(values))
+            return _captured(flat, tensors), branches
         except Exception as error:  # whatever the module's own code or Dynamo raises
             said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
     raise TorchConversionError(
@@ -383,12 +392,15 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
             sources.append(("constant", _constant(made, str(spec.target))))
     if flat.strict:
         _arrange(made, flat.nesting)
+    decided = flat.decisions.decided
+    flat.decisions.require_kept(made.graph.nodes, sources)
     structure, fixed = flat.nesting.structure, flat.nesting.fixed
     if any(s.kind is not OutputKind.USER_OUTPUT for s in made.graph_signature.output_specs):
         raise TorchConversionError("the graph gives other results than the module's")
     given = [tuple(x.shape) for x in tensors]
     sizes = FreeSizes.of(shapes, made.range_constraints, given, list(fixed.values()))
-    return ExportedGraph(FxProgram(made.graph_module), tuple(sources), structure, _numbers(fixed), sizes)
+    program = FxProgram(made.graph_module)
+    return ExportedGraph(program, tuple(sources), structure, _numbers(fixed), sizes, decided)
 
 
 def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:

@@ -132,9 +132,9 @@ def _gradients(module: torch.nn.Module, outputs: list[Any], weights: list[Array]
     terms = [
         (y * torch.from_numpy(w).to(y)).sum() for y, w in pairs if y.is_floating_point() and y.requires_grad
     ]
-    if not terms:
-        return {}
     named = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    if not terms or not named:
+        return {}
     found = torch.autograd.grad(sum(terms[1:], terms[0]), list(named.values()), allow_unused=True)
     return {
         n: np.zeros(tuple(p.shape)) if g is None else _array(g)
