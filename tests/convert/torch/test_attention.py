@@ -190,6 +190,41 @@ def test_scores_by_functions(name: str) -> None:
         np.testing.assert_allclose(g.numpy(), x.grad.numpy(), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+@pytest.mark.parametrize("training", [False, True])
+def test_scores_by_functions_of_projections_that_train(training: bool) -> None:
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = torch.nn.Linear(4, 12)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.project(x).chunk(3, -1)
+            if flexible:
+                return flex_attention(q, k, v, lambda s, b, h, i, j: s + 0.5 * (i - j))
+            places = torch.arange(8.0)
+            bias = 0.5 * (places[:, None] - places)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+
+    torch.manual_seed(0)
+    net, x, flexible = Net().train(training), torch.randn(3, 2, 8, 4), True
+    converted = from_torch(net, x, share=False)
+    found, slopes = lm.value_and_grad(lambda m: lm.ops.sum(m(x) ** 2))(converted)
+    flexible = False
+    wanted = net(x).square().sum()
+    wanted.backward()
+    assert float(found) == pytest.approx(wanted.item(), rel=1e-5)
+    np.testing.assert_allclose(
+        slopes["project.weight"].numpy(), net.project.weight.grad, rtol=1e-3, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
 def test_rows_that_are_looked_up_are_scaled_down_in_the_table(kind: str) -> None:
     """max_norm: in results and gradients, in the table, and where a compiled step trains on from there."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from torch.nn.attention import flex_attention
 
 from lamina import ops
 from lamina.convert.torch.cells import Cell
@@ -23,6 +26,20 @@ def attention(call: TorchCall) -> Any:
         call["query"], call["key"], call["value"], call.get("attn_mask"), float(call.get("dropout_p", 0.0)),
         bool(call.get("is_causal", False)), call.get("scale"), bool(call.get("enable_gqa", False)),
     )  # fmt: skip
+
+
+@contextmanager
+def flexible_on_every_device() -> Iterator[None]:
+    """Within the block `flex_attention` takes tensors that train on a CPU, too: PyTorch, which has no gradient of it
+    there, refuses them before it records the call.
+    """
+    held = vars(flex_attention)
+    check = held.get("_validate_device")
+    held["_validate_device"] = lambda *tensors: None
+    try:
+        yield
+    finally:
+        held["_validate_device"] = check
 
 
 @converts("flex_attention")

@@ -132,7 +132,7 @@ class StateDecisions(TorchFunctionMode):
         if (call := self._calls.get(id(x))) is not None:
             return self._run(call.function, call.args, call.options, asked)
         if id(x) not in self._buffers:
-            return x.constant  # type: ignore[attr-defined]  # of a fake tensor
+            return x.constant  # of a fake tensor
         name = self._buffers[id(x)][1]
         if (value := self._values(name)) is None:
             raise _UnknownError

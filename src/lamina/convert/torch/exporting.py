@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_unflatten
 
 from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.asked_gradients import AskedGradientError, AskedGradients
+from lamina.convert.torch.attention import flexible_on_every_device
 from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
 from lamina.convert.torch.carrying import Carried, Dependent, Seeds
@@ -482,7 +483,7 @@ def _quietly() -> Iterator[None]:
     try:
         with (
             warnings.catch_warnings(), torch.enable_grad(), attention_batch_first(), without_numbers(),
-            cumulative_norms(), batches_of_any_size(), _kept_as_they_are(),
+            cumulative_norms(), batches_of_any_size(), _kept_as_they_are(), flexible_on_every_device(),
         ):  # fmt: skip
             warnings.simplefilter("ignore")
             yield
