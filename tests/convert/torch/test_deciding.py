@@ -102,3 +102,17 @@ def test_what_is_drawn_or_written_between_decides_nothing() -> None:
     for net in (Drawn(), Written(), Assigned()):
         with pytest.raises(convert.TorchConversionError, match="decided in Python by values of tensors"):
             convert.from_torch(net, X)
+
+
+@pytest.mark.filterwarnings("ignore:.*what is raised here:UserWarning")
+def test_what_only_raises_by_a_buffer_that_is_written_is_left_out() -> None:
+    class Limited(Branching):
+        def forward(self, x: Any) -> Any:
+            self.count += 1
+            if self.count > 5:
+                raise ValueError("too often")
+            return x + self.count
+
+    converted = convert.from_torch(Limited(), X, share=False)
+    for count in (3, 4):
+        np.testing.assert_array_equal(converted(X).numpy(), X.numpy() + count)

@@ -269,7 +269,7 @@ class _Flat(torch.nn.Module):
             PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), AskedGradients(),
         )  # fmt: skip
         with ExitStack() as stack:
-            for mode in (made, *modes, self.branches, self.decisions.of(self.network)):
+            for mode in (made, *modes, self.decisions.of(self.network), self.branches):  # these decide first
                 stack.enter_context(mode)
             own = ObjectAttributes((args, kwargs))
             found = self.network(*args, **kwargs)
