@@ -158,6 +158,7 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
 
     import lamina as lm
     from lamina.convert.torch.carrying import Carried
+    from lamina.convert.torch.deciding import StateDecisions
     from lamina.convert.torch.exporting import Inputs, _exported, _Flat, exporting
     from lamina.convert.torch.raising import RaisingBranches
 
@@ -177,7 +178,9 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
     net, x = nn.Sequential(Net()), torch.randn(4, 3)
     inputs, tensors = Inputs.of((x,), {})
     with exporting():
-        graph = _exported(_Flat(net, inputs, strict, Carried(net), RaisingBranches()), tensors, False)
+        decisions = StateDecisions(dict(net.named_buffers()).get)
+        flat = _Flat(net, inputs, strict, Carried(net), RaisingBranches(), decisions)
+        graph = _exported(flat, tensors, False)
     state = {f"0.{n}": lm.tensor(b.numpy()) for n, b in net[0].named_buffers()}
     (y, old), changed, written, _ = graph(state, [lm.tensor(x.numpy())])
     wanted, was = net(x)

@@ -34,7 +34,7 @@ _ASKING = (
 )
 
 
-class _Call(NamedTuple):
+class _StateCall(NamedTuple):
     """How a tensor was made: its function and arguments. `result` keeps it alive, so that no id is reused."""
 
     result: torch.Tensor
@@ -57,7 +57,7 @@ class StateDecisions(TorchFunctionMode):
         super().__init__()
         self._values = values
         self._buffers: dict[int, tuple[torch.Tensor, str]] = {}
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _StateCall] = {}
         self.decided: dict[str, torch.Tensor] = {}
 
     def of(self, network: torch.nn.Module) -> StateDecisions:
@@ -82,7 +82,7 @@ class StateDecisions(TorchFunctionMode):
         if found is None or any(found is x for x in given):
             self._calls.clear()  # perhaps a write: what was known of tensors that share its memory may not hold
         elif of_state and isinstance(found, torch.Tensor):
-            self._calls[id(found)] = _Call(found, func, args, options)
+            self._calls[id(found)] = _StateCall(found, func, args, options)
         return found
 
     def require_kept(self, nodes: Iterable[Node], sources: Iterable[tuple[str, Any]]) -> None:
