@@ -1280,8 +1280,53 @@ def test_a_mask_that_is_written_is_known_unless_by_an_input() -> None:
 
     x = lm.tensor(array(4, 4))
     np.testing.assert_array_equal(lm.jit(lambda x: f(x, 1.0))(x).numpy(), f(x, 1.0).numpy())
-    with pytest.raises(TypeError, match="the shape of the result depends on the numbers in the mask"):
-        lm.jit(f)(x, lm.ones(4))
+    compiled = lm.jit(f)
+    for by in ([1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 1], [1, 1, 0, 0]):
+        by = lm.tensor(np.array(by, np.float32))
+        np.testing.assert_array_equal(compiled(x, by).numpy(), f(x, by).numpy())
+    assert len(compiled._programs) == 3  # 7, 6 and 5 elements
+
+
+def test_as_many_elements_as_a_mask_selects_in_the_call() -> None:
+    def f(x: Any, y: Any) -> Any:
+        rows = x[y > 0]
+        return rows, ops.cat([rows[rows[:, 0] > 0], x]), ops.masked_select(x, x < 0)
+
+    compiled = lm.jit(f)
+    for _ in range(4):
+        x, y = array(5, 3), array(5)
+        for found, wanted in zip(compiled(x, y), f(lm.tensor(x), lm.tensor(y)), strict=True):
+            np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+    slope = lm.jit(lambda x: lm.grad(lambda x: ops.sum(x[x > 0] ** 3))(x))
+    x = array(4, 4)
+    np.testing.assert_allclose(slope(x).numpy(), np.where(x > 0, 3 * x**2, 0), rtol=1e-6)
+
+
+def test_a_mask_of_the_closure_has_its_current_numbers() -> None:
+    x, mask = lm.tensor(array(3, 4)), lm.tensor([True, False, True])
+    compiled = lm.jit(lambda x: x[mask] * 2)
+    for kept in ([True, False, True], [False, True, True], [True, False, False]):
+        mask.copy_(np.array(kept))
+        np.testing.assert_array_equal(compiled(x).numpy(), x.numpy()[kept] * 2)
+    assert len(compiled._programs) == 2
+
+
+def test_many_numbers_of_elements_are_warned_of() -> None:
+    compiled = lm.jit(lambda x: x[x > 0])
+    x = np.arange(20, dtype=np.float32)
+    for i in range(15):
+        assert compiled(x - i).shape == (19 - i,)
+    with pytest.warns(UserWarning, match="16 programs for arguments of the same shapes"):
+        compiled(x - 15)
+    assert compiled(x - 16).shape == (3,)
+
+
+def test_a_mask_of_one_sample_has_no_number() -> None:
+    message = "the shape of the result depends on the numbers in the mask"
+    with pytest.raises(TypeError, match=message):
+        lm.jit(lambda x: lm.vmap(lambda x: x[x > 0])(x))(lm.ones(2, 3))
+    with pytest.raises(TypeError, match=message):
+        lm.trace(lambda x: x[x > 0], lm.Spec((3,), lm.float32))
 
 
 def test_a_mask_that_outlives_its_trace_is_known_in_one_call() -> None:
@@ -1297,8 +1342,8 @@ def test_a_mask_that_outlives_its_trace_is_known_in_one_call() -> None:
     x = lm.tensor(array(4, 4))
     assert f(x).shape == (4, 4)
     assert held[0].tolist() == [1] * 4
-    with pytest.raises(TypeError, match="the shape of the result depends on the numbers in the mask"):
-        f(x)
+    assert f(x).shape == (0, 4)
+    assert held[0].tolist() == [2] * 4
 
 
 def test_tensors_of_numbers_in_a_function_need_no_further_trace() -> None:

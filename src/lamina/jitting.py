@@ -15,6 +15,7 @@ from lamina import _tree
 from lamina._cached import cached_property
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
+from lamina.graph.ir.call_numbers import SameNumbers, warn_of_many
 from lamina.graph.ir.capture import Capture
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.ir.surroundings import SameSurroundings, reads_of
@@ -158,7 +159,7 @@ class Jitted(Generic[P, R]):
             return self.fn(*args, **kwargs)
         arrays = [plain_array(x) for x in given.arrays]
         program = self._program(given)
-        if key is not None and len(found) < _MOST_KNOWN:
+        if key is not None and len(found) < _MOST_KNOWN and not program.numbers:
             kept = [(x.spec, x.device) for x in given.leaves]
             found[key] = _KnownTrace(kept, policy, program)
         return program.run(arrays)  # type: ignore[no-any-return]
@@ -201,7 +202,8 @@ class Jitted(Generic[P, R]):
         same = tuple([(i, id(given.leaves[i])) for i in shared])
         key = given.structure, given.keys(), current_policy(), same
         with self._lock:
-            found = self._programs.find(key, Traced.holds)
+            arrays = given.arrays
+            found = self._programs.find(key, lambda program: program.holds() and program.numbers(arrays))
             if found is None:
                 with collector_paused():
                     found = self._compile(given, shared)
@@ -209,6 +211,8 @@ class Jitted(Generic[P, R]):
                     return self._program(given)
                 self._programs.add(key, found, Traced.may_hold_again)
                 self._known = {}
+                if found.numbers:
+                    warn_of_many(self._programs.count(key), f"jit: {_name(self.fn)}")
             return found
 
     def _shared(self, leaves: Sequence[Any]) -> tuple[int, ...]:
@@ -237,6 +241,7 @@ class Jitted(Generic[P, R]):
             standing[i] = arguments.leaves[i]
         args, kwargs = _tree.unflatten(arguments.structure, standing)
         capture = Capture()
+        capture.numbers.given = dict(zip(inputs, arguments.arrays, strict=True))
         own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
         fixed = [x for x in arguments.leaves if not is_array(x)]
         capture.guard(SameSurroundings(reads_of(self.fn, objects=fixed)))
@@ -280,7 +285,8 @@ class Traced:
     result: fn's result: its structure, and the entries that are no tensors. held: tensors that each call reads with
     their current values; state: the tensors of the closure, with their specs and devices at the time of the trace.
     feeds: called before each call for further inputs; finals: called at the end of each call (an optimizer's rate,
-    its number of updates). calls: how the executable is called.
+    its number of updates). numbers: whether a call has the numbers that the trace depends on. calls: how the
+    executable is called.
     """
 
     executable: Executable
@@ -288,6 +294,7 @@ class Traced:
     held: tuple[Tensor, ...]
     state: tuple[tuple[Tensor, Spec, Device], ...]
     guards: tuple[Callable[[], bool], ...]
+    numbers: SameNumbers
     feeds: tuple[Callable[[], Any], ...] = ()
     finals: tuple[Callable[[], None], ...] = ()
     turn: threading.RLock = field(default_factory=threading.RLock)
@@ -333,7 +340,10 @@ class Traced:
         state = tuple((x, x.spec.open, x.device) for x in tensors)
         asks = tuple(ask for _, ask in capture.feeds)
         finals = tuple(capture.finals)
-        made = cls(executable, result, tuple(read), state, tuple(capture.guards), asks, finals)
+        numbers = SameNumbers(
+            capture.numbers, inputs, lambda graph: compile(graph, where, backend=owner.backend)
+        )
+        made = cls(executable, result, tuple(read), state, tuple(capture.guards), numbers, asks, finals)
         made.calls = owner._tuner.calls(executable, made)
         return made
 

@@ -212,7 +212,6 @@ from lamina.ops.primitives.gather import (
     index_reduce,
     index_select,
     masked_fill,
-    masked_select,
     put,
     scatter,
     scatter_add,
@@ -416,6 +415,7 @@ from lamina.ops.primitives.search import (
     unravel_index,
     where,
 )
+from lamina.ops.primitives.selection import masked_select
 from lamina.ops.primitives.sequence import reverse_sequence
 from lamina.ops.primitives.shape import (
     batch_to_space,

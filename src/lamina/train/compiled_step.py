@@ -9,6 +9,7 @@ from typing import Any
 
 from lamina.distributed.alike import collectives_of
 from lamina.graph import Executable, Graph, Value, compile
+from lamina.graph.ir.call_numbers import CallNumbers, SameNumbers
 from lamina.runtime import Device
 from lamina.spec import Spec
 from lamina.tensors import Tensor
@@ -26,7 +27,8 @@ class CompiledStep:
 
     counts: whether it gives the numbers of hits and of labels. grads: the parameters whose gradients it gives.
     collectives: its communication, to be compared among ranks. reached: the parameters that the loss depends on.
-    rates: the specs of the rates' inputs. told: what it is, in errors of other ranks.
+    rates: the specs of the rates' inputs. numbers: whether a batch has the numbers that the trace depends on. told:
+    what it is, in errors of other ranks.
     """
 
     executable: Executable
@@ -36,6 +38,7 @@ class CompiledStep:
     closed: ClosedOver
     reached: frozenset[str]  # parameters that the loss depends on
     rates: Sequence[Spec]  # specs of each group's inputs
+    numbers: SameNumbers
     told: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,12 +56,14 @@ class CompiledStep:
         where: Device,
         backend: str | None,
         memory_limit: int | None,
+        numbers: CallNumbers,
+        batch: Sequence[Value],
     ) -> CompiledStep:
         """Compile a traced step for a device.
 
         inputs: the traced values of the state, held, then of what each call passes. The state is updated in place,
         and so are tensors that the step closes over; what it only passes through (a buffer that is not updated)
-        stays where it is.
+        stays where it is. numbers: of the batch for which it was traced; batch: the values of its arrays.
         """
         outputs = [
             *traced.states,
@@ -94,6 +99,7 @@ class CompiledStep:
             closed,
             traced.reached,
             rates,
+            SameNumbers(numbers, batch, lambda graph: compile(graph, where, backend=backend)),
         )
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:

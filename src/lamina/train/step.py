@@ -8,13 +8,14 @@ and dtypes of these; all share the same state.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from lamina import _tree, backends, ops
 from lamina.distributed.collectives import all_reduce_each
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Value
+from lamina.graph.ir.call_numbers import warn_of_many
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
@@ -266,7 +267,8 @@ class Step:
         with self._turn:
             updates = self.waiting + 1 >= self.options.accumulate if update is None else update
             kind = BatchKind(takes, goals, specs, updates)
-            program = self._program(kind, self._with_gradient() if updates else frozenset())
+            others = self._with_gradient() if updates else frozenset()
+            program = self._program(kind, others, (*given, *wanted))
             if self.options.parallel is not None:  # a rank's own steps are not compared with others'
                 progress.begin_step(self.number)
                 self._compare(program, kind.samples, self.options.parallel)
@@ -401,18 +403,26 @@ class Step:
         (given, takes), (wanted, goals) = _tree.flatten(inputs), _tree.flatten(targets)
         return self._program(BatchKind(takes, goals, tuple(s.open for s in (*given, *wanted))))
 
-    def _program(self, kind: BatchKind, gathered: frozenset[str] = frozenset()) -> CompiledStep:
+    def _program(
+        self, kind: BatchKind, gathered: frozenset[str] = frozenset(), arrays: Sequence[Any] = ()
+    ) -> CompiledStep:
         """gathered: parameters that already have a gradient; those of them that the program's own loss does not
-        depend on are updated by that gradient alone."""
+        depend on are updated by that gradient alone. arrays: the batch's, where there is one."""
+
+        def serves(program: CompiledStep) -> bool:
+            return program.holds() and (not arrays or program.numbers(arrays))
+
         key = (kind, current_policy(), self._modes_and_frozen(), self._groups.compiled)
         with self._turn:
             others = gathered - self._reached.get(key, frozenset())
-            found = self._programs.find((key, others), CompiledStep.holds)
+            found = self._programs.find((key, others), serves)
             if found is None:
                 with collector_paused():
-                    found = self._compile(kind, others)
+                    found = self._compile(kind, others, arrays)
                 self._reached[key] = found.reached
                 self._programs.add((key, others - found.reached), found)
+                if found.numbers:
+                    warn_of_many(self._programs.count((key, others - found.reached)), "train_step")
             return found
 
     def _modes_and_frozen(self) -> Hashable:
@@ -445,7 +455,7 @@ class Step:
         self.state.extend(self.modules, self._groups, self.precision, self.options, self._home)
 
     # ---- the program
-    def _compile(self, kind: BatchKind, gathered: frozenset[str]) -> CompiledStep:
+    def _compile(self, kind: BatchKind, gathered: frozenset[str], arrays: Sequence[Any]) -> CompiledStep:
         self.state.check_types(self.modules, self.precision)
         self._extend()
         held = self.state.named()
@@ -462,8 +472,10 @@ class Step:
             self.options,
             self._kept_wide,
         )
+        batch = [values[name] for name in kind.names]
+        known = {values[name]: x for name, x in held.items()} | dict(zip(batch, arrays, strict=bool(arrays)))
         with policy(tf32=self.precision.tf32), traced_for(self.device):
-            traced, capture = trace(values, kind, gathered)
+            traced, capture = trace(values, kind, gathered, known if arrays else {})
         closed = ClosedOver(capture, self.device)
         return CompiledStep.of(
             list(values.values()),
@@ -475,4 +487,6 @@ class Step:
             self.device,
             self.backend,
             self.memory_limit,
+            capture.numbers,
+            batch,
         )

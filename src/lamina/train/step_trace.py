@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,16 +98,17 @@ class StepTrace:
     kept_wide: set[int]
 
     def __call__(
-        self, values: dict[str, Value], kind: BatchKind, gathered: frozenset[str]
+        self, values: dict[str, Value], kind: BatchKind, gathered: frozenset[str], known: Mapping[Value, Any]
     ) -> tuple[TracedStep, StepCapture]:
         """The step on values: the state, rates, inputs and targets, by name. Frozen parameters that turn out to be
         written are added to `kept_wide`, and the step is traced again.
 
         gathered: parameters that already have a gradient. Those without one are not updated, as in torch's
-            optimizers.
+            optimizers. known: the arrays and tensors of the call, by value, where it is traced for one.
         """
         while True:
             capture = StepCapture()
+            capture.numbers.given = known
             traced = self._traced(values, kind, capture, gathered)
             rounded = self._written_in_half(capture)
             if not rounded:

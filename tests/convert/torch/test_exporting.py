@@ -336,3 +336,36 @@ def test_elements_of_tensors_are_indexes(text: str) -> None:
             found = call(lm.tensor(x.numpy()), lm.tensor(j.numpy()))
             np.testing.assert_array_equal(found.numpy(), net(x, j).detach().numpy())
     assert lm.convert.check(net, made, x, (i + 1) % 3).gradient < 1e-6
+
+
+def test_parameters_and_buffers_that_forward_finds_in_a_list_are_the_networks() -> None:
+    """They are trained, and buffers have their current values."""
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import check, from_torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 3))
+            self.register_buffer("scale", torch.ones(3))
+            self.register_buffer("calls", torch.zeros(2))
+            self.own = {"weight": self.weight, "rest": [self.scale, self.calls, torch.ones(3)]}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale, calls, offset = self.own["rest"]
+            calls.add_(1)
+            return x @ self.own["weight"] * scale + offset
+
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(2, 4)
+    converted = from_torch(net, x, share=False)
+    found = check(net, converted, x)
+    assert found.output < 1e-6, found
+    assert found.gradient < 1e-6, found
+    converted.scale.copy_(np.full(3, 2, np.float32))
+    np.testing.assert_allclose(
+        converted(lm.tensor(x.numpy())).numpy(), (x @ net.weight * 2 + 1).detach().numpy(), atol=1e-6
+    )
+    assert converted.calls.tolist() == [1, 1]

@@ -199,7 +199,7 @@ def with_more_axes(y: Any, x: Any) -> Any:
 
 
 #: Where two masks are, they select as many of the numbers with which the network is recorded.
-REFUSED: dict[str, Callable[[Any, Any], Any]] = {
+TAKEN: dict[str, Callable[[Any, Any], Any]] = {
     "sums in order": lambda y, x: y[x > 0].cumsum(0).sum(),
     "the selection": lambda y, x: y[x > 0],
     "part of another": lambda y, x: (y[x > 0] + x[y > 0][:1]).sum(),
@@ -217,8 +217,8 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("function", REFUSED.values(), ids=REFUSED)
-def test_what_only_its_size_tells_is_refused(function: Any) -> None:
+@pytest.mark.parametrize("function", TAKEN.values(), ids=TAKEN)
+def test_what_only_its_size_tells_takes_the_elements_of_the_call(function: Any) -> None:
     import torch
 
     import lamina as lm
@@ -227,8 +227,9 @@ def test_what_only_its_size_tells_is_refused(function: Any) -> None:
     net, x = network(function), torch.linspace(-1, 1, 24).reshape(6, 4)
     converted = from_torch(net, x)
     compiled = lm.jit(lambda x: converted(x))
+    np.testing.assert_allclose(compiled(x.numpy()).numpy(), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
     with pytest.raises(TypeError, match="shape of the result depends on the numbers in the mask"):
-        compiled(lm.tensor(x.numpy()))
+        lm.trace(lambda x: converted(x), lm.Spec((6, 4), lm.float32))
 
 
 def test_selections_by_masks_that_are_given_and_computed_are_two() -> None:
@@ -249,8 +250,8 @@ def test_selections_by_masks_that_are_given_and_computed_are_two() -> None:
     x = torch.linspace(-1, 1, 24).reshape(6, 4)
     converted = from_torch(Net(), x)
     compiled = lm.jit(lambda mask, x: lm.nn.functional_call(converted, {"kept": mask}, (x,)))
-    with pytest.raises(TypeError, match="shape of the result depends on the numbers in the mask"):
-        compiled(lm.tensor(np.arange(24).reshape(6, 4) % 2 == 0), lm.tensor(x.numpy()))
+    mask = np.arange(24).reshape(6, 4) % 2 == 0
+    np.testing.assert_allclose(compiled(mask, x.numpy()).numpy(), Net()(x).numpy(), atol=1e-6)
 
 
 def test_a_mask_of_the_shape_of_an_input_selects_a_known_number() -> None:
@@ -267,3 +268,38 @@ def test_a_mask_of_the_shape_of_an_input_selects_a_known_number() -> None:
     converted, wanted = from_torch(Net(), x), Net()(x).numpy()
     for call in (converted, lm.jit(lambda x: converted(x)), lm.infer.Predictor(converted, device="cpu")):
         np.testing.assert_allclose(call(x.numpy()).numpy(), wanted, rtol=1e-6)
+
+
+def test_edges_of_a_graph_without_loops_are_trained_on() -> None:
+    """Edges that a mask keeps, a size that is the largest number of an input: each number has a program."""
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor, edges: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+            own = torch.arange(len(x))
+            edges = torch.cat([edges[:, edges[0] != edges[1]], torch.stack([own, own])], 1)
+            y = torch.zeros(len(x), 2).index_add(0, edges[1], self.linear(x)[edges[0]])
+            return torch.zeros(int(group.max()) + 1, 2).index_add(0, group, y)
+
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(4, 3)
+    step = lm.train_step(from_torch(net, share=False), lambda y, _: (y**2).mean(), lm.optim.SGD(lr=0.1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for edges, group in (
+        ([[0, 1, 2, 3], [1, 1, 0, 3]], [0, 0, 1, 1]),
+        ([[0, 1, 2, 3], [1, 1, 0, 2]], [0, 0, 1, 1]),
+        ([[0, 1, 2, 3], [1, 1, 0, 3]], [0, 2, 1, 1]),
+    ):
+        given = x, torch.tensor(edges), torch.tensor(group)
+        optimizer.zero_grad()
+        loss = (net(*given) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        assert abs(float(step(tuple(t.numpy() for t in given), None)) - float(loss.detach())) < 1e-6

@@ -118,13 +118,6 @@ def test_masks() -> None:
     np.testing.assert_array_equal(ops.masked_scatter(x, mask, source).numpy(), wanted)
 
 
-def test_a_shape_that_depends_on_numbers_is_no_graphs() -> None:
-    x = lm.ones(3)
-    for function in (lambda x: x[x > 0], lambda x: ops.masked_select(x, x > 0)):
-        with pytest.raises(TypeError, match="the shape of the result depends on the numbers in"):
-            lm.jit(function)(x)
-
-
 def test_without_axes_and_without_elements() -> None:
     one, none = np.array(2.5), np.zeros((0,), np.int64)
     assert run(ops.gather, one, 0, np.array(0)).shape == ()

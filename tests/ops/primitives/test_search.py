@@ -85,7 +85,16 @@ def test_unique() -> None:
     assert (values.tolist(), inverse.tolist(), counts.tolist()) == ([1, 2, 1], [0, 0, 1, 2], [2, 1, 1])
 
 
-@pytest.mark.parametrize("function", [ops.nonzero, ops.unique, ops.unique_consecutive])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 0, 3)])
+def test_nonzero_elements_when_compiled(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
+    found = lm.jit(lambda x: (ops.nonzero(x), *ops.nonzero(x, as_tuple=True)))(x)
+    for y, wanted in zip(found, (ops.nonzero(x), *ops.nonzero(x, as_tuple=True)), strict=True):
+        assert y.spec.open == wanted.spec.open
+        np.testing.assert_array_equal(y.numpy(), wanted.numpy())
+
+
+@pytest.mark.parametrize("function", [ops.unique, ops.unique_consecutive])
 def test_a_graph_has_no_shapes_that_depend_on_numbers(function: Any) -> None:
     with pytest.raises(TypeError, match="the shape of the result depends on the numbers in input"):
         lm.jit(function)(lm.ones(3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, NamedTuple
@@ -42,7 +42,7 @@ from lamina.convert.torch.report import LeftCalls
 from lamina.graph.ir.surroundings import GENERATORS, PLAIN, SameSurroundings, comparable, reads_of
 from lamina.ops.core import Operand
 from lamina.spec import Shape
-from lamina.tensors import Tensor, as_tensor
+from lamina.tensors import as_tensor
 
 #: torch.export changes process-wide switches: one thread makes graphs at a time.
 EXPORTING = threading.RLock()
@@ -383,6 +383,8 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
         raise TorchConversionError("a transformation of torch.func over an axis of any size")
     sources: list[tuple[str, Any]] = []
     shapes: list[Sequence[Any]] = []
+    network = flat.network
+    own = {_place_of(x): n for n, x in (*network.named_buffers(), *network.named_parameters())}
     for spec, node in zip(made.graph_signature.input_specs, made.graph.nodes, strict=False):
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
             sources.append(("state", str(spec.target).removeprefix("network.")))
@@ -390,7 +392,7 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
             sources.append(("input", len(shapes)))
             shapes.append(node.meta["val"].shape)
         else:
-            sources.append(("constant", _constant(made, str(spec.target))))
+            sources.append(_held(made, str(spec.target), own))
     if flat.strict:
         _arrange(made, flat.nesting)
     decided = flat.decisions.decided
@@ -452,9 +454,21 @@ def _same(x: Any) -> Any:
     return x
 
 
-def _constant(made: Any, name: str) -> Tensor:
+def _held(made: Any, name: str, own: Mapping[Hashable, str]) -> tuple[str, Any]:
+    """The source of a tensor that the exporter calls a constant: one of the network's own, by its place in memory,
+    that forward reads by another path (a list, a dict), or a copy of it.
+    """
     held = made.constants[name] if name in made.constants else made.state_dict[name]
-    return as_tensor(real_form(held.detach().clone()))
+    place = _place_of(held)
+    known = None if place is None else own.get(place)
+    return ("constant", as_tensor(real_form(held.detach().clone()))) if known is None else ("state", known)
+
+
+def _place_of(x: torch.Tensor) -> Hashable:
+    """Where a tensor's elements are, and how they lie; None for one without memory of its own."""
+    if x.layout is not torch.strided or not x.numel() or not x.data_ptr():
+        return None
+    return x.data_ptr(), x.device, x.dtype, x.shape, x.stride()
 
 
 @contextmanager

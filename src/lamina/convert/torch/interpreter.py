@@ -36,7 +36,7 @@ from lamina.convert.torch.selecting import (
     is_number,
     is_only_checked,
     of_selections,
-    refuse_selections,
+    taken,
 )
 from lamina.convert.torch.targets import (
     defaults,
@@ -255,7 +255,7 @@ class _Run:
             elif node.op == "output":
                 outputs = self._of(node.args[0])
                 if self.selects:
-                    refuse_selections(outputs)
+                    outputs = taken(outputs)
             else:
                 self.values[node] = found = self._step(node)
                 self.selects |= isinstance(found, Selection)

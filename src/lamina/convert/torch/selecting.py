@@ -1,7 +1,8 @@
 """Boolean selection, x[mask], in a recorded graph, where the number of selected elements is unknown.
 
 All elements are computed, and the mask is kept: elementwise functions, `x[mask] = values` with the same mask, the sum
-and the mean of the selection have the shapes of the whole. Any other read of a selection is refused.
+and the mean of the selection have the shapes of the whole. Any other read of a selection takes its elements, as many
+as there are in the call for which the graph is recorded, or is refused where it is recorded for none.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class Selection:
         count = ops.sum(ops.cast(self.mask, total.dtype))
         return total / (count * (self.values.spec.numel / self.mask.spec.numel))
 
-    def refuse(self) -> None:
-        """Raises the TypeError for a result of unknown shape."""
-        ops.getitem(self.source, self.mask)
+    def taken(self) -> Cell:
+        """The selected elements alone. Raises TypeError where their number is unknown."""
+        return Cell(ops.getitem(self.values, self.mask))
 
 
 def selected(x: Any, key: Any) -> Selection | None:
@@ -90,24 +91,43 @@ def _single(key: Any) -> Any:
 def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], Any]) -> Any:
     """The result of a call with selections among its arguments.
 
-    Raises TypeError for results that depend on the selections' sizes.
+    Raises TypeError for results that depend on the selections' sizes where these are unknown.
     """
     parts = _within((args, kwargs))
     first, name = parts[0], name_of(node)
-    if name in _WRITES:
+    if name in _WRITES and _writes_back(name, args, first):
         return _written(name, args, first)
     if name in _SIZES and is_only_checked(node):
         return first.mask.spec.numel
     if name in ("sum", "mean") and len(args) == 1 and not any(v is not None for v in kwargs.values()):
         return Cell(first.reduced(name == "mean"))
-    within = len(parts) > sum(isinstance(a, Selection) for a in (*args, *kwargs.values()))
-    if within or not all(_same(s.mask, first.mask) for s in parts):
-        first.refuse()
+    direct = len(parts) == sum(isinstance(a, Selection) for a in (*args, *kwargs.values()))
+    if (
+        direct
+        and name not in _WRITES
+        and _keeps_shape(node)
+        and all(_same(s.mask, first.mask) for s in parts)
+    ):
+        found = _of_whole(args, kwargs, parts, run)
+        if found is not None:
+            return found
+    return run(*taken((args, kwargs)))
+
+
+def _keeps_shape(node: Node) -> bool:
+    """Whether the result of a call has the shape of its first tensor, as far as PyTorch's graph says."""
+    x, y = (getattr(example(n), "shape", None) for n in (node.all_input_nodes[0], node))
+    return x is not None and y is not None and list(map(str, x)) == list(map(str, y))
+
+
+def _of_whole(args: Any, kwargs: Any, parts: list[Selection], run: Callable[[Any, Any], Any]) -> Any:
+    """The result of an elementwise call with selections by one mask, again a selection; None for other calls."""
+    first = parts[0]
     held = {id(s): Cell(s.values) for s in parts}
     whole = run([held.get(id(a), a) for a in args], {k: held.get(id(v), v) for k, v in kwargs.items()})
     y = whole.read() if isinstance(whole, Cell) else None
     if not isinstance(y, Value) or not _each_by_itself(y, [s.values for s in parts]):
-        first.refuse()
+        return None
     if args and isinstance(args[0], Selection) and whole is held[id(args[0])]:  # written in place
         args[0].values = y
         return args[0]
@@ -168,16 +188,18 @@ def _is_arithmetic(node: Node) -> bool:
     return getattr(node.target, "__module__", "") in ("_operator", "math") or name_of(node).startswith("sym_")
 
 
+def _writes_back(name: str, args: Any, values: Selection) -> bool:
+    """Whether a call is x[mask] = values selected by the same mask."""
+    target, key, given = args[:3]
+    mask = _single(key if name.endswith("setitem__") or name == "setitem" else tuple(key))
+    mask = mask.read() if isinstance(mask, Cell) else mask
+    alone = given is values and isinstance(target, Cell) and len(args) == 3
+    return alone and is_operand(mask) and _same(mask, values.mask)
+
+
 def _written(name: str, args: Any, values: Selection) -> Any:
     """x[mask] = values selected by the same mask."""
-    target, key, given = args[:3]
-    key = key if name.endswith("setitem__") or name == "setitem" else tuple(key)
-    mask = _single(key)
-    mask = mask.read() if isinstance(mask, Cell) else mask
-    if given is not values or not isinstance(target, Cell) or len(args) > 3 or not is_operand(mask):
-        values.refuse()
-    if not _same(mask, values.mask):
-        values.refuse()
+    target = args[0]
     made = values.into(target.read())
     if name == "index_put":
         return Cell(made)
@@ -229,7 +251,11 @@ def has_selections(*given: Any) -> bool:
     return bool(_within(list(given)))
 
 
-def refuse_selections(*given: Any) -> None:
-    """Raises TypeError if there is one among nested results."""
-    for selection in _within(list(given)):
-        selection.refuse()
+def taken(given: Any) -> Any:
+    """Nested arguments or results with the elements alone of each selection. Raises TypeError where their number is
+    unknown."""
+    if isinstance(given, Selection):
+        return given.taken()
+    if isinstance(given, dict):
+        return {k: taken(v) for k, v in given.items()}
+    return type(given)(map(taken, given)) if type(given) in (tuple, list) else given

@@ -13,7 +13,16 @@ from torch.fx import Node
 from lamina import ops
 from lamina.convert.torch.cells import Cell, View
 from lamina.convert.torch.factory import settled
-from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, is_operand, known, read
+from lamina.convert.torch.node import (
+    TorchCall,
+    aliases,
+    converts,
+    dtype_of,
+    is_operand,
+    known,
+    known_now,
+    read,
+)
 from lamina.convert.torch.selecting import is_only_computed_with, selected
 from lamina.convert.torch.targets import example
 from lamina.ops.primitives.arrange import windows
@@ -70,7 +79,7 @@ def item(call: TorchCall) -> Any:
     """The values of a tensor, which must be known at trace time; some follow from the shapes of others.
 
     A float that PyTorch does not know either remains a tensor without axes: nothing else depends on its value. So
-    does any number that is only computed with.
+    does any number that is only computed with. An integer that is a size is that of the call that is recorded.
     """
     found, seen = known(call["input"]), example(call.node)
     if isinstance(seen, torch.SymInt):
@@ -81,6 +90,8 @@ def item(call: TorchCall) -> Any:
         return seen
     if found is None and (isinstance(seen, torch.SymFloat) or is_only_computed_with(call.node)):
         return ops.stop_gradient(ops.reshape(call["input"], ()))
+    if found is None and isinstance(example(call.node), torch.SymInt):
+        found = known_now(call["input"])
     if found is None:
         raise call.error("asks for numbers that are known only when the program runs")
     return found.tolist() if call.name == "tolist" else found.item()

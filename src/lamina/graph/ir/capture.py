@@ -16,6 +16,7 @@ from weakref import ref
 import numpy as np
 
 from lamina._tree import flatten, unflatten
+from lamina.graph.ir.call_numbers import CallNumbers
 from lamina.graph.ir.graph import (
     Graph,
     Node,
@@ -54,6 +55,7 @@ class Capture:
 
     tensors: those read or written, in order of first use, by id; inputs: the value that stands for each.
     written: id -> its value after the function. guards: conditions beside the arguments under which the record holds.
+    numbers: what the record depends on of the numbers of its call, shared with the traces within.
     feeds: inputs that each call requests anew. finals: called at the end of each call.
     contents: the current values of overwritten values; holders: the inverse. Both start with the surrounding trace's.
     assigned: previous attributes of objects that the function assigned, by the object's id and the name.
@@ -78,6 +80,9 @@ class Capture:
         self.notes: dict[int, tuple[object, Any]] = {}  # by the owner's id
         self.assigned: dict[tuple[int, str], tuple[Any, Any]] = {}
         self._exchanged: list[Value] = []
+        self.numbers: CallNumbers = (
+            around.numbers if isinstance(around, Capture) else CallNumbers(self.standing_for)
+        )
 
     def read(self, x: Any) -> Value:
         """The current value of an operand."""
@@ -110,6 +115,14 @@ class Capture:
         if made is not None:
             self._settled.add(id(made))
         return made
+
+    def numbers_now(self, x: Operand) -> Operand | None:
+        """The numbers of a value in the call that is recorded, on which the record then depends."""
+        return self.numbers.of(self.read(x))
+
+    def standing_for(self) -> dict[Value, Tensor]:
+        """The tensors that the function closes over, by the value that stands for each."""
+        return {value: self.tensors[key] for key, value in self.inputs.items()}
 
     def _part_of(self, x: Tensor) -> Value | None:
         """For a view of an existing tensor: the view of its current value. A write to either is seen in both."""

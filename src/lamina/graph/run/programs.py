@@ -67,6 +67,10 @@ class Programs(Generic[P]):
                 return program
         return None
 
+    def count(self, key: Hashable) -> int:
+        """The number of programs of this key."""
+        return len(self._found.get(key, ()))
+
     def touch(self, program: P) -> None:
         """Mark a program as used now."""
         self._used[id(program)] = next(self._clock)

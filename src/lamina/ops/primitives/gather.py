@@ -594,14 +594,3 @@ def host_values(what: str, x: Any, name: str) -> Array:
             f"{what}: the shape of the result depends on the numbers in {name}, which a graph does not have while it "
             "is recorded: use where or masked_fill, which keep the shape, or call it outside of the graph"
         ) from error
-
-
-def masked_select(input: Any, mask: Any) -> Any:
-    """The elements where the boolean mask is true, as a vector; both are broadcast. torch.masked_select.
-
-    The shape depends on the mask's values: a TypeError while a graph is recorded. Synchronizes with a GPU.
-    """
-    x, mask = operand(input, "masked_select"), checked_mask("masked_select", mask)
-    shape = np.broadcast_shapes(x.shape, mask.shape)
-    chosen = np.broadcast_to(host_values("masked_select", mask, "mask"), shape)
-    return call(Gather(0), expand(x, shape).reshape((prod(shape),)), np.flatnonzero(chosen))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lamina.ops.arguments import shown
-from lamina.ops.core import INTEGERS, Array, Operand, call, is_number, listing, made, operand
+from lamina.ops.core import INTEGERS, Operand, call, is_number, listing, made, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.full_like import full_like, zeros_like
 from lamina.ops.primitives.gather import (
@@ -24,6 +24,7 @@ from lamina.ops.primitives.gather import (
 )
 from lamina.ops.primitives.pointwise import add, maximum, minimum, mul, where
 from lamina.ops.primitives.scan import cumsum
+from lamina.ops.primitives.selection import indices
 from lamina.ops.primitives.shape import Reshape, Slice, expand, flip, pad_axes, permute, reshape, spread_apart
 from lamina.spec import DTypeError, OutsideError, Shape, ShapeError, Spec, bool_, broadcast_shapes
 
@@ -151,17 +152,18 @@ class MaskIndex(NamedTuple):
     is_new: the axis is a new one, from a 0-d boolean.
     """
 
-    true: Array
+    true: Any
     size: int
     is_new: bool = False
 
 
 def _indices_of_mask(mask: Any) -> list[MaskIndex]:
     """For each axis of a mask the indices of its true elements."""
-    flags = mask if isinstance(mask, np.ndarray) else host_values("getitem", mask, "the mask")
-    if flags.ndim == 0:
-        return [MaskIndex(np.zeros(int(flags), np.int64), 1, True)]
-    return [MaskIndex(i, n) for i, n in zip(np.nonzero(flags), flags.shape, strict=True)]
+    if mask.ndim == 0:
+        flag = mask if isinstance(mask, np.ndarray) else host_values("getitem", mask, "the mask")
+        return [MaskIndex(np.zeros(int(flag), np.int64), 1, True)]
+    found = indices("getitem", mask, "the mask")
+    return [MaskIndex(i, n) for i, n in zip(found, mask.shape, strict=True)]
 
 
 def _is_array(k: Any) -> bool:

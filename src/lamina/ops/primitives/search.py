@@ -17,9 +17,21 @@ from lamina.ops.primitives.gather import Gather, Scatter, host_values
 from lamina.ops.primitives.pointwise import floor
 from lamina.ops.primitives.pointwise import where as chosen
 from lamina.ops.primitives.reduce import amax, amin
-from lamina.ops.primitives.shape import unsqueeze
+from lamina.ops.primitives.selection import indices
+from lamina.ops.primitives.shape import stack, unsqueeze
 from lamina.ops.primitives.statistics import any
-from lamina.spec import DTypeError, Shape, ShapeError, Spec, as_shape, float32, int32, int64, normalize_axis
+from lamina.spec import (
+    DTypeError,
+    Shape,
+    ShapeError,
+    Spec,
+    as_shape,
+    bool_,
+    float32,
+    int32,
+    int64,
+    normalize_axis,
+)
 
 
 @dataclass(frozen=True)
@@ -201,14 +213,19 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
     """The int64 indices of the nonzero elements, one per row; as_tuple: a vector per axis. torch.nonzero.
 
-    The shape is data-dependent: a TypeError while a graph is recorded. Synchronizes with a GPU.
+    The shape is data-dependent. Within `lamina.jit` and training steps each number of elements is a program of its
+    own; a TypeError in other graphs. Synchronizes with a GPU.
     """
     x = operand(input, "nonzero")
-    found = np.argwhere(host_values("nonzero", x, "input"))
-    if not as_tuple:
-        return _placed(found.astype(np.int64), x)
-    columns = found if found.shape[1] else np.zeros((len(found), 1))
-    return tuple(_placed(np.ascontiguousarray(c, np.int64), x) for c in columns.T)
+    flags = x.reshape((1,)) if x.ndim == 0 else x
+    flags = flags if x.dtype == bool_ else flags != 0
+    found = [
+        _placed(np.ascontiguousarray(c, np.int64) if isinstance(c, np.ndarray) else c, x)
+        for c in indices("nonzero", flags, "input")
+    ]
+    if as_tuple:
+        return tuple(found)
+    return stack(found, 1) if x.ndim else _placed(np.zeros((found[0].shape[0], 0), np.int64), x)
 
 
 def _placed(values: Array, x: Any) -> Any:

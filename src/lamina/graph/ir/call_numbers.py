@@ -1,0 +1,93 @@
+"""Numbers of the call for which a function is traced, on which its record then depends: how many a mask selects."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.graph.ir.graph import Graph, Value, reachable, tensor_of
+from lamina.graph.ir.surroundings import users_frame
+from lamina.ops.core import recording
+from lamina.tensors import Tensor, as_tensor
+
+
+class CallNumbers:
+    """What a record takes from the numbers of the arguments for which it is made.
+
+    given: the arguments, and other tensors of which each call reads the current numbers, by the value that stands for
+    each. closure: the tensors that the function closes over, likewise. asked: the values that were asked for, and
+    their numbers.
+    """
+
+    def __init__(self, closure: Callable[[], Mapping[Value, Tensor]]) -> None:
+        self.given: Mapping[Value, Any] = {}
+        self.closure = closure
+        self.asked: dict[Value, np.ndarray[Any, Any]] = {}
+
+    def of(self, value: Value) -> Tensor | None:
+        """The numbers of a value in this call; None if it depends on others than those of arguments and closure."""
+        inputs = inputs_of(value)
+        tensors = {**self.closure(), **self.given}
+        if not self.given or any(v not in tensors for v in inputs):
+            return None
+        with recording(None):
+            found: Tensor = Graph(inputs, [value])(*[as_tensor(tensors[v]).to(value.device) for v in inputs])[0]
+            self.asked[value] = np.array(found.numpy())
+        return found
+
+
+def inputs_of(*values: Value) -> list[Value]:
+    """The inputs that values depend on, each once."""
+    reads = [*values, *(v for node in reachable(values) for v in node.inputs)]
+    return list(dict.fromkeys(v for v in reads if v.node is None and tensor_of(v) is None))
+
+
+#: From how many programs for arguments of one kind on a warning says why there are so many.
+_MANY = 16
+
+
+def warn_of_many(count: int, what: str) -> None:
+    """Warn of code that is compiled again for each number of elements that a mask selects, as often as this tells."""
+    if count == _MANY:
+        warnings.warn(
+            f"{what}: {count} programs for arguments of the same shapes, one for each number of elements that a mask "
+            "selected (x[mask], nonzero): use where or weights, which keep the shape, where the number often changes",
+            stacklevel=users_frame() - 1,
+        )
+
+
+class SameNumbers:
+    """Whether a further call has the numbers that a record took from the call for which it was made.
+
+    They are computed from the call's arrays, and from the current values of other tensors. It is true where there are
+    any.
+    """
+
+    def __init__(
+        self,
+        numbers: CallNumbers,
+        arguments: Sequence[Value],
+        compiled: Callable[[Graph], Callable[..., Sequence[Tensor]]],
+    ) -> None:
+        """arguments: the values that stand for a call's arrays. compiled: makes a program of a graph."""
+        self._wanted = list(numbers.asked.values())
+        inputs = inputs_of(*numbers.asked)
+        places = {v: i for i, v in enumerate(arguments)}
+        tensors = {**numbers.closure(), **numbers.given}
+        self._reads = [places[v] if v in places else tensors[v] for v in inputs]
+        graph = Graph(inputs, list(numbers.asked), "numbers").unmarked()
+        self._run = compiled(graph) if self._wanted else None
+
+    def __bool__(self) -> bool:
+        """Whether the record depends on numbers."""
+        return bool(self._wanted)
+
+    def __call__(self, arrays: Sequence[Any]) -> bool:
+        """Whether a call with these arrays has the same numbers."""
+        if self._run is None:
+            return True
+        found = self._run(*[arrays[x] if isinstance(x, int) else x for x in self._reads])
+        return all(np.array_equal(y.numpy(), n) for y, n in zip(found, self._wanted, strict=True))
