@@ -7,6 +7,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
+from lamina.tensors import array_spec
 from tests.helpers.steps import BACKENDS, IMAGES, LABELS, make, regression, small_net, weights
 
 
@@ -74,6 +75,30 @@ def test_precisions_agree_about_the_first_loss() -> None:
     assert losses["fp32"] == pytest.approx(losses["fp64"], rel=1e-6)
     for name, tolerance in {"tf32": 1e-2, "bf16": 2e-2, "fp16": 2e-3}.items():
         assert losses[name] == pytest.approx(losses["fp64"], rel=tolerance)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_loss_of_the_samples_that_a_mask_selects(precision: str) -> None:
+    """A program for each number of samples; a step that is recorded for no batch has no number."""
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        labels, mask = targets
+        return ops.cross_entropy(outputs[mask], labels[mask])
+
+    step = lm.train_step(small_net(), loss, optim.SGD(0.1), precision=precision)
+    alone = lm.train_step(small_net(), ops.cross_entropy, optim.SGD(0.1), precision=precision)
+    mask = np.ones(len(LABELS), bool)
+    for kept in ([0, 2, 3], [1, 2, 4], [5], [0, 1, 2, 3, 4, 5]):
+        mask[:] = False
+        mask[kept] = True
+        assert step(IMAGES, (LABELS, mask)).item() == pytest.approx(
+            alone(IMAGES[mask], LABELS[mask]).item(), rel=1e-4 if precision == "fp32" else 1e-2
+        )
+    assert len(step._programs) == 3
+    with pytest.raises(TypeError, match="the shape of the result depends on the numbers in the mask"):
+        lm.train_step(small_net(), loss, optim.SGD(0.1)).program(
+            array_spec(IMAGES), (array_spec(LABELS), array_spec(mask))
+        )
 
 
 def test_one_program_per_shape_on_one_state() -> None:

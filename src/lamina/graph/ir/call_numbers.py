@@ -34,7 +34,8 @@ class CallNumbers:
         if not self.given or any(v not in tensors for v in inputs):
             return None
         with recording(None):
-            found: Tensor = Graph(inputs, [value])(*[as_tensor(tensors[v]).to(value.device) for v in inputs])[0]
+            operands = [as_tensor(tensors[v]).to(value.device) for v in inputs]
+            found: Tensor = Graph(inputs, [value])(*operands)[0]
             self.asked[value] = np.array(found.numpy())
         return found
 
