@@ -163,3 +163,31 @@ def test_a_function_that_torch_lacks_is_refused_by_its_name() -> None:
         TorchConversionError, match="to_torch: 0.activation is cubed, a function that torch.nn.func"
     ):
         to_torch(lm.nn.Sequential(layer))
+
+
+def test_a_state_with_more_than_tensors() -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch, to_torch
+
+    class Inner(torch.nn.Linear):
+        def get_extra_state(self) -> Any:
+            return torch.ones(2)
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner(3, 2)
+
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            return super().state_dict(*args, **kwargs) | {"settings": {"width": 2}}
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)
+
+    net, x = Net(), torch.randn(4, 3)
+    back = to_torch(from_torch(net, x))
+    torch.testing.assert_close(back(x), net(x))

@@ -35,7 +35,7 @@ def to_torch(network: Module, *examples: Any, dynamic: Free | None = None) -> to
     came = isinstance(network, ConvertedModule)
     made = copied(network.source) if came else _made(network, examples, dynamic)
     state = network.state_dict()
-    own = made.state_dict()
+    own = _tensors(made)
     differing = sorted(own.keys() ^ state.keys()) or [
         k for k in own if real_form(own[k]).shape != state[k].shape
     ]
@@ -48,6 +48,12 @@ def to_torch(network: Module, *examples: Any, dynamic: Free | None = None) -> to
     for path, module in made.named_modules():
         module.training = modes.get(path, network.training)
     return made
+
+
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """A module's state without what is no parameter and no buffer: extra states, settings that its class adds."""
+    found = module.state_dict().items()
+    return {n: x for n, x in found if isinstance(x, torch.Tensor) and n.rpartition(".")[2] != "_extra_state"}
 
 
 def _made(network: Module, examples: tuple[Any, ...], dynamic: Free | None) -> torch.nn.Module:
