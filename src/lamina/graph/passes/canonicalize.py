@@ -12,7 +12,7 @@ from lamina.graph.ir.graph import Graph, Value, constant
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.cast import Cast
-from lamina.ops.primitives.pointwise import Mul
+from lamina.ops.primitives.pointwise import Identity, Mul
 from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.shape import Expand, Reshape, Transpose
 
@@ -46,8 +46,8 @@ def _with_others(node: Any) -> bool:
 
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
-    """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, the first of two
-    reshapes or transpositions in a row, casts that undo a widening cast, and reductions of one element each."""
+    """Remove identities, reshapes, casts, expansions and transposes that change nothing, products with 1, the first of
+    two reshapes or transpositions in a row, casts that undo a widening cast, and reductions of one element each."""
     return rewrite(graph, _IDENTITIES, report)
 
 
@@ -61,6 +61,12 @@ def _same_order(node: Any) -> bool:
 
 def _passed_on(match: Match) -> Results:
     return {match.root.outputs[0]: match.inputs(match.root)[0]}
+
+
+def _passed_inside(match: Match) -> Results | None:
+    """The operand; an output of the graph stays the output of a node (`jit` copies inputs and constants so)."""
+    is_made = match.inputs(match.root)[0].node is not None
+    return _passed_on(match) if is_made or None not in match.readers(match.root.outputs[0]) else None
 
 
 def _other_factor(match: Match) -> Results | None:
@@ -121,6 +127,7 @@ ONE_RESHAPE = RewriteRule(
 )
 _IDENTITIES = [
     RewriteRule("identity", made_by(Reshape | Cast | Expand, where=_same_spec), _passed_on),
+    RewriteRule("identity", made_by(Identity), _passed_inside),
     RewriteRule("identity", made_by(Transpose, where=_same_order), _passed_on),
     RewriteRule(
         "widened and back",
