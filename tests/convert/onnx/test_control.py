@@ -7,6 +7,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.convert.onnx import OnnxError, OnnxGraph, control
+from lamina.spec import ShapeError
 from tests.helpers.onnx_models import agrees, model, node_tests
 
 
@@ -153,6 +154,29 @@ def test_a_condition_that_numbers_decide_chooses_between_both_branches() -> None
     step = lm.train_step(net, lambda y, _: ops.mean(y), lm.optim.SGD(lr=3.0))
     step(-x, np.zeros(1, np.float32))  # the sum's gradient by w is 1/3
     np.testing.assert_allclose(step.net.state_dict()["w"].numpy(), 4)
+
+
+def test_a_branch_that_the_shapes_do_not_allow_is_left_out() -> None:
+    """As in models with a branch for each sampling rate, of which one fits the length of the input."""
+    make, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    bodies = {
+        name: onnx.helper.make_graph(
+            [make("MatMul", ["x", w], ["a"])], name, [], [info("a", onnx.TensorProto.FLOAT, None)]
+        )
+        for name, w in (("then_branch", "w3"), ("else_branch", "w2"))
+    }
+    weights = {"w2": np.ones((2, 4), np.float32), "w3": np.ones((3, 4), np.float32)}
+    proto = model([make("If", ["c"], ["y"], **bodies)], {"x": (5, 3)}, {"y": (5, 4)}, **weights)
+    proto.graph.input.append(info("c", onnx.TensorProto.BOOL, []))
+    net = lm.convert.from_onnx(proto)
+    compiled = lm.jit(net)
+    for x, truth in ((np.ones((5, 3), np.float32), True), (np.ones((5, 2), np.float32), False)):
+        with pytest.warns(UserWarning, match="If.*cannot run on inputs of these shapes"):
+            found = compiled(x, np.array(truth))
+        assert found.numpy().tolist() == net(x, np.array(truth)).numpy().tolist() == [[x.shape[1]] * 4] * 5
+        assert np.isnan(compiled(x, np.array(not truth)).numpy()).all()
+    with pytest.raises(ShapeError, match="matmul"):
+        compiled(np.ones((5, 7), np.float32), np.array(True))
 
 
 def test_branches_of_two_shapes_need_a_condition_that_is_known() -> None:

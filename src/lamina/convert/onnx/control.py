@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from lamina import ops
 from lamina.convert.onnx.node import OnnxNode, UnknownValueError, as_tensor, converts, numbers
 from lamina.graph import Value
 from lamina.ops.core import Operand
-from lamina.spec import Spec
+from lamina.spec import ShapeError, Spec
 
 #: The maximum number of recorded iterations of a loop whose end is not known at trace time.
 _MOST_MASKED = 1000
@@ -21,11 +23,36 @@ _MOST_MASKED = 1000
 def branch(node: OnnxNode) -> Any:
     """The outputs of one of two subgraphs; of both, selected by the condition, if it is not known at trace time and
     the shapes agree.
+
+    A branch that cannot run on inputs of these shapes is not the one that a correct call takes: the other is recorded.
     """
     if numbers(node.input(0)) is not None:
         return node.run_graph(node.needed("then_branch" if node.number(0) else "else_branch"), [])
-    pairs = [node.run_graph(node.needed(name), []) for name in ("then_branch", "else_branch")]
-    return _chosen(node, node.input(0), *pairs)
+    truth, found, failed = ops.reshape(node.input(0), ()), [], []
+    for name in ("then_branch", "else_branch"):
+        try:
+            found.append(node.run_graph(node.needed(name), []))
+        except ShapeError as error:
+            failed.append((name, error))
+    if not found:
+        raise failed[0][1]
+    if not failed:
+        return _chosen(node, truth, *found)
+    ((name, error),) = failed
+    warnings.warn(
+        f"{node}: its {name} cannot run on inputs of these shapes and is left out: if the condition selects it, "
+        f"floating-point results are NaN ({error})",
+        stacklevel=2,
+    )
+    return _unless(truth if name == "then_branch" else ops.logical_not(truth), found[0])
+
+
+def _unless(failed: Any, given: Sequence[Any]) -> list[Any]:
+    """The values; NaN instead of those that are floats, if the condition holds."""
+    return [
+        ops.where(failed, nan, x) if isinstance(x, Operand) and x.dtype.is_float else x
+        for x in given
+    ]
 
 
 def _chosen(node: OnnxNode, truth: Any, *given: Sequence[Any]) -> list[Any]:
@@ -35,7 +62,7 @@ def _chosen(node: OnnxNode, truth: Any, *given: Sequence[Any]) -> list[Any]:
         a.spec != b.spec for a, b in pairs
     ):
         raise node.unknown("the condition, for results of two shapes or without one,", node.input_names[0])
-    return [a if a is b else ops.where(ops.reshape(truth, ()), a, b) for a, b in pairs]
+    return [a if a is b else ops.where(truth, a, b) for a, b in pairs]
 
 
 @converts("Loop", known=(0, 1))

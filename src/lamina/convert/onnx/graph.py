@@ -127,8 +127,10 @@ class _Call:
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise OnnxError(f"functions and subgraphs lie more than {MOST_DEPTH} deep in one another")
-        yield
-        self.depth -= 1
+        try:
+            yield
+        finally:  # a branch that fails may be left out
+            self.depth -= 1
 
     def _count(self, repeated: bool) -> None:
         """Count one more node; those of the graph itself are bounded by the file."""
