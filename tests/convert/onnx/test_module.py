@@ -55,6 +55,15 @@ def network() -> onnx.ModelProto:
     return found
 
 
+def test_weights_stay_where_they_are_between_calls_of_a_program() -> None:
+    """Memory of a file's arrays would be read, and brought into the kernels' layout, in each call."""
+    net = lm.convert.from_onnx(network()).eval()
+    assert not any(x.buffer.borrowed for x in (*net.parameters(), *net.buffers()))
+    compiled, x = lm.jit(net), lm.tensor(numbers(2, 3, 8, 8))
+    compiled(x)
+    assert len(compiled.program(x).resident) == len(NAMES)
+
+
 def test_an_input_with_a_default_may_be_given() -> None:
     rows = {"x": (2, 3), "w": (3,)}
     proto = model([helper.make_node("Add", ["x", "w"], ["y"])], rows, {"y": (2, 3)}, opset=17, w=numbers(3))

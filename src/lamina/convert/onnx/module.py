@@ -25,7 +25,7 @@ from lamina.ops.arguments import checked
 from lamina.ops.core import recorder
 from lamina.runtime import write_atomically
 from lamina.spec import DType, Spec, bool_
-from lamina.tensors import Tensor
+from lamina.tensors import Tensor, tensor
 
 #: Decides by name and values which tensors are trained.
 Trainable = Callable[[str, Tensor], bool]
@@ -239,6 +239,7 @@ class OnnxModule(Module):
             is_statistic = name in kept and value.dtype.is_float and value.ndim > 0
             if not (is_statistic or trainable(name, value)):
                 continue
+            value = tensor(value)  # in memory of its own: programs read arrays' memory anew in each call
             holder, attribute = self._place(name)
             if is_statistic:
                 holder.register_buffer(attribute, value)
