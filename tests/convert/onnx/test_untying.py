@@ -101,3 +101,24 @@ def test_other_identities_stay(case: str) -> None:
     found = net(X)
     y = (found[0] if case == "output" else found).numpy()
     np.testing.assert_allclose(y, X[w] if case == "integers" else X @ w, rtol=1e-5, atol=1e-6)
+
+
+def test_constants_of_several_floats_are_weights_that_train() -> None:
+    """PaddlePaddle's exporter writes all weights as Constant nodes."""
+    make, array = helper.make_node, onnx.numpy_helper.from_array
+    wide, half = RNG.normal(size=(3, 4)).astype(np.float32), np.float32([0.5])
+    nodes = [
+        make("Constant", [], ["w"], value=array(wide)),
+        make("Constant", [], ["half"], value=array(half)),
+        make("MatMul", ["x", "w"], ["p"]),
+        make("Mul", ["p", "half"], ["y"]),
+    ]
+    proto = model(nodes, {"x": ("n", 3)}, {"y": ("n", 4)}, opset=17)
+    net = from_onnx(proto)
+    assert list(net.state_dict()) == ["w"]
+    np.testing.assert_allclose(net(X).numpy(), X @ wide / 2, rtol=1e-5)
+    step = lm.train_step(net, lm.nn.MSELoss(), lm.optim.SGD(lr=0.1))
+    first, *_, last = [float(step(X, np.ones((6, 4), np.float32)).item()) for _ in range(9)]
+    assert last < first
+    (theirs,) = onnxruntime.InferenceSession(net.to_onnx().SerializeToString()).run(None, {"x": X})
+    np.testing.assert_allclose(step.net.eval()(X).numpy(), theirs, rtol=1e-4, atol=1e-6)

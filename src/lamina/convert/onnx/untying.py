@@ -1,4 +1,7 @@
-"""Untying: tensors that a file stores once because they were equal are copied, one for each of their names.
+"""Weights of a file get a tensor each, among the graph's initializers.
+
+Some exporters (PaddlePaddle's) write weights as Constant nodes. And tensors that a file stores once because they were
+equal are copied, one for each of their names.
 
 Exporters write equal tensors once: in a network that was never trained the running means of all layers and all biases
 are one tensor of zeros. PyTorch's exporter writes its other names as Identity nodes (of parameters that are shared it
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from math import prod
 
 import onnx
 
@@ -18,14 +22,40 @@ from lamina.convert.onnx.node import STATISTICS
 _FLOATS = (
     onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE
 )  # fmt: skip
+#: The version of the format since which initializers need not be inputs.
+_FREE_INITIALIZERS = 4
 #: The operators whose statistics are updated.
 _MOVING = ("BatchNormalization",)
 
 
 def untie(model: onnx.ModelProto) -> None:
-    """Gives each name of a float initializer, and each use as a statistic, its own tensor."""
+    """Gives each name of a float initializer, and each use as a statistic, its own tensor; Constant nodes of several
+    floats become initializers."""
+    if model.ir_version >= _FREE_INITIALIZERS:
+        _store_constants(model.graph)
     _name_again(model.graph)
     _untie_statistics(model.graph)
+
+
+def _store_constants(graph: onnx.GraphProto) -> None:
+    """Replaces Constant nodes of several floats by initializers; single numbers are part of a formula."""
+    fixed, kept = {v.name for v in graph.output}, []
+    for node in graph.node:
+        held = next((a.t for a in node.attribute if a.name == "value"), None)
+        is_constant = node.op_type == "Constant" and not domain(node.domain) and held is not None
+        if is_constant and held.data_type in _FLOATS and prod(held.dims) > 1 and node.output[0] not in fixed:
+            _copied(graph, held, node.output[0])
+        else:
+            kept.append(node)
+    _keep(graph, kept)
+
+
+def _keep(graph: onnx.GraphProto, kept: list[onnx.NodeProto]) -> None:
+    """Removes the other nodes."""
+    if len(kept) < len(graph.node):
+        rest = onnx.GraphProto(node=kept)  # the list below is emptied
+        del graph.node[:]
+        graph.node.extend(rest.node)
 
 
 def _name_again(graph: onnx.GraphProto) -> None:
@@ -39,10 +69,7 @@ def _name_again(graph: onnx.GraphProto) -> None:
             kept.append(node)
             continue
         held[names[1]] = _copied(graph, held[names[0]], names[1])
-    if len(kept) < len(graph.node):
-        rest = onnx.GraphProto(node=kept)  # the list below is emptied
-        del graph.node[:]
-        graph.node.extend(rest.node)
+    _keep(graph, kept)
 
 
 def _copied(graph: onnx.GraphProto, source: onnx.TensorProto, name: str) -> onnx.TensorProto:

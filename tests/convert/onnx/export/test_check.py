@@ -9,7 +9,7 @@ import pytest
 from lamina import nn, ops
 from lamina.convert import CheckError, to_onnx
 from lamina.convert.onnx.export import check
-from lamina.convert.onnx.export.check import apart, drawn
+from lamina.convert.onnx.export.check import OwnRunner, RuntimeRunner, apart, drawn
 from lamina.convert.onnx.export.writer import WRITERS
 from lamina.ops.primitives.pointwise import Tanh
 from lamina.spec import Spec, float32, int64
@@ -51,6 +51,14 @@ def test_results_are_compared_by_the_largest() -> None:
     bad = np.array([np.nan, 1000.0], np.float32)
     assert apart(bad, bad.copy()) is None
     assert apart(a, bad) == "is infinite or NaN at other places"
+
+
+def test_small_sigmoids_are_exported_although_onnxruntime_rounds_them_coarsely() -> None:
+    x = np.linspace(-16, -14, 99, dtype=np.float32)  # its results are off by a tenth
+    to_onnx(ops.sigmoid, x)
+    a = np.float32([1e-6, 1e-7])
+    assert apart(a, a + np.float32(2e-7), RuntimeRunner.rounding) is None
+    assert apart(a, a + np.float32(2e-7), OwnRunner.rounding) is not None
 
 
 def test_numbers_that_may_mean_something_are_the_examples() -> None:
