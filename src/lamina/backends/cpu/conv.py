@@ -15,6 +15,7 @@ import numpy as np
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Packed, Plan, Run
 from lamina.backends.cpu import winograd
+from lamina.backends.cpu.flat_axes import in_front
 from lamina.backends.cpu.library import (
     Chain,
     Location,
@@ -58,6 +59,9 @@ def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], 
 def _forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy) -> Plan:
     x, w = specs
     computes(x, w)
+    turned = in_front(op, specs, extra, lambda op, specs, extra: _forward(op, specs, post, extra, policy))
+    if turned is not None:
+        return turned
     found = winograd.forward(op, specs, post, extra, policy) or _direct(op, specs, post, extra, policy)
     prepared = winograd.prepared(op, specs, post, extra, policy)
     return found if prepared is None else replace(found, packed=prepared)
@@ -101,6 +105,9 @@ def conv_data_grad(op: ConvDataGrad, specs: Sequence[Spec], device: Device, poli
     """dx from g, w."""
     g, w = specs
     computes(g, w)
+    turned = in_front(op, specs, (), lambda op, specs, _: conv_data_grad(op, specs, device, policy))
+    if turned is not None:
+        return turned
     found = winograd.data_grad(op, specs, policy)
     if found is not None:
         return found
@@ -128,6 +135,9 @@ def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, 
     """dw from x, g."""
     x, g = specs
     computes(x, g)
+    turned = in_front(op, specs, (), lambda op, specs, _: conv_filter_grad(op, specs, device, policy))
+    if turned is not None:
+        return turned
     found = winograd.filter_grad(op, specs, policy)
     if found is not None:
         return found
