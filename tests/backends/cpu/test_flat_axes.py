@@ -68,8 +68,6 @@ def test_the_kernels_go_along_the_axis_that_has_elements() -> None:
 
 
 def test_layers_without_a_gap_between_them_stay_channels_last() -> None:
-    net = lm.nn.Sequential(
-        *(m for _ in range(3) for m in (lm.nn.Conv2d(32, 32, (3, 1)), lm.nn.ReLU()))
-    )
+    net = lm.nn.Sequential(*(m for _ in range(3) for m in (lm.nn.Conv2d(32, 32, (3, 1)), lm.nn.ReLU())))
     steps = Predictor(net).program(Spec((1, 32, 100, 1), float32)).program.steps
     assert sum("reorder" in str(s.plan.label) or s.node is None for s in steps) <= 2

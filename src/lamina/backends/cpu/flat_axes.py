@@ -1,7 +1,7 @@
 """Convolutions along the first spatial axes alone, over images whose last ones have size 1: these are moved in front.
 
-oneDNN's kernels go along the last axis, of which rows of one element leave nothing. An axis of size 1 may lie anywhere
-in the same memory, so that only names change: [N, C, H, 1] is described as [N, C, 1, H].
+oneDNN's kernels go along the last axis, and are slow where it has one element. An axis of size 1 may lie anywhere in
+the same memory, so that only names change: [N, C, H, 1] is described as [N, C, 1, H].
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def in_front(op: Convolution, specs: Sequence[Spec], extra: Sequence[Spec], plan
         moved["shape"] = turned(op.shape)
 
     def described(spec: Spec) -> Spec:
-        return Spec((*spec.shape[:2], *turned(spec.shape[2:])), spec.dtype) if spec.ndim == rank else spec.open
+        return (
+            Spec((*spec.shape[:2], *turned(spec.shape[2:])), spec.dtype) if spec.ndim == rank else spec.open
+        )
 
     plan = planned(replace(op, **moved), [described(s) for s in specs], [described(s) for s in extra])
     return _behind(plan, flat, rank)
@@ -56,12 +58,9 @@ def in_front(op: Convolution, specs: Sequence[Spec], extra: Sequence[Spec], plan
 
 def _flat(window: Window, x: Shape, w: Shape) -> int:
     """The number of last axes along which input and filter have one element; 0 if there are no others."""
-    count = 0
-    for size, taps, pads in zip(x[::-1], w[::-1], window.padding[::-1], strict=True):
-        if size != 1 or taps != 1 or any(pads):
-            return count
-        count += 1
-    return 0
+    axes = zip(x[::-1], w[::-1], window.padding[::-1], strict=True)
+    wide = (i for i, (size, taps, pads) in enumerate(axes) if size != 1 or taps != 1 or any(pads))
+    return next(wide, 0)
 
 
 def _behind(plan: Plan, flat: int, rank: int) -> Plan:
@@ -79,9 +78,7 @@ def _behind(plan: Plan, flat: int, rank: int) -> Plan:
 
     packed = plan.packed
     if packed is not None:
-        packed = replace(
-            packed, pack=_behind(packed.pack, flat, rank), plan=_behind(packed.plan, flat, rank)
-        )
+        packed = replace(packed, pack=_behind(packed.pack, flat, rank), plan=_behind(packed.plan, flat, rank))
     return replace(
         plan,
         inputs=tuple(map(named, plan.inputs)),

@@ -24,7 +24,7 @@ def branch(node: OnnxNode) -> Any:
     """The outputs of one of two subgraphs; of both, selected by the condition, if it is not known at trace time and
     the shapes agree.
 
-    A branch that cannot run on inputs of these shapes is not the one that a correct call takes: the other is recorded.
+    A branch that cannot run on inputs of these shapes is not taken by any correct call: the other is recorded alone.
     """
     if numbers(node.input(0)) is not None:
         return node.run_graph(node.needed("then_branch" if node.number(0) else "else_branch"), [])
@@ -38,21 +38,22 @@ def branch(node: OnnxNode) -> Any:
         raise failed[0][1]
     if not failed:
         return _chosen(node, truth, *found)
-    ((name, error),) = failed
+    ((left, why),) = failed
     warnings.warn(
-        f"{node}: its {name} cannot run on inputs of these shapes and is left out: if the condition selects it, "
-        f"floating-point results are NaN ({error})",
+        f"{node}: its {left} cannot run on inputs of these shapes and is left out: if the condition selects it, "
+        f"floating-point results are NaN ({why})",
         stacklevel=2,
     )
-    return _unless(truth if name == "then_branch" else ops.logical_not(truth), found[0])
+    return _unless(truth if left == "then_branch" else ops.logical_not(truth), found[0])
 
 
 def _unless(failed: Any, given: Sequence[Any]) -> list[Any]:
     """The values; NaN instead of those that are floats, if the condition holds."""
-    return [
-        ops.where(failed, nan, x) if isinstance(x, Operand) and x.dtype.is_float else x
-        for x in given
-    ]
+    return [ops.where(failed, nan, x) if _is_float(x) else x for x in given]
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, Operand) and x.dtype.is_float
 
 
 def _chosen(node: OnnxNode, truth: Any, *given: Sequence[Any]) -> list[Any]:

@@ -41,12 +41,12 @@ def _store_constants(graph: onnx.GraphProto) -> None:
     """Replaces Constant nodes of several floats by initializers; single numbers are part of a formula."""
     fixed, kept = {v.name for v in graph.output}, []
     for node in graph.node:
-        held = next((a.t for a in node.attribute if a.name == "value"), None)
-        is_constant = node.op_type == "Constant" and not domain(node.domain) and held is not None
-        if is_constant and held.data_type in _FLOATS and prod(held.dims) > 1 and node.output[0] not in fixed:
-            _copied(graph, held, node.output[0])
-        else:
+        is_constant = node.op_type == "Constant" and not domain(node.domain) and node.output[0] not in fixed
+        held = next((a.t for a in node.attribute if a.name == "value"), None) if is_constant else None
+        if held is None or held.data_type not in _FLOATS or prod(held.dims) < 2:
             kept.append(node)
+        else:
+            _copied(graph, held, node.output[0])
     _keep(graph, kept)
 
 

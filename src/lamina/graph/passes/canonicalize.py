@@ -46,8 +46,8 @@ def _with_others(node: Any) -> bool:
 
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
-    """Remove identities, reshapes, casts, expansions and transposes that change nothing, products with 1, the first of
-    two reshapes or transpositions in a row, casts that undo a widening cast, and reductions of one element each."""
+    """Remove identities, reshapes, casts, expansions and transposes that change nothing, products with 1, the first
+    of two reshapes or transpositions in a row, casts that undo a widening cast, reductions of one element each."""
     return rewrite(graph, _IDENTITIES, report)
 
 

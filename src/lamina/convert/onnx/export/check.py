@@ -82,7 +82,9 @@ def checked_model(
             if found is None:
                 continue
             for i, (value, a, b) in enumerate(zip(model.graph.output, found, wanted, strict=True)):
-                if (text := apart(a, b, runner.rounding)) is not None and not _rounded(graph, held, given, i, a, b):
+                if (text := apart(a, b, runner.rounding)) is not None and not _rounded(
+                    graph, held, given, i, a, b
+                ):
                     where = _where(runner, model, graph, held, given, steps) if graph is graphs[0] else ""
                     raise CheckError(f"{runner.name}: output {value.name!r} {text}{where}")
 
