@@ -162,3 +162,29 @@ def test_special_functions_come_in_by_their_names(name: str) -> None:
     found = check(net, from_torch(net, scale), scale)
     assert found.output < 1e-9
     assert found.gradient < 1e-9
+
+
+def test_sizes_that_nothing_reads_but_checks_are_left_out() -> None:
+    import torch
+
+    from lamina import convert
+
+    class Blur(torch.nn.Module):
+        """A filter whose length depends on a parameter's value. x: [N, 1, L]."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.sigma = torch.nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x: Any) -> Any:
+            tail = int(self.sigma.item() * 2 + 0.5)
+            places = torch.arange(-tail, tail + 1)
+            weight = torch.exp(-0.5 * (places / self.sigma) ** 2)
+            side = (weight.shape[0] - 1) // 2
+            padded = torch.nn.functional.pad(x, (side, side))
+            return torch.nn.functional.conv1d(padded, weight.view(1, 1, -1))
+
+    x = torch.randn(2, 1, 9, generator=torch.Generator().manual_seed(0))
+    net = Blur()
+    parity = convert.check(net, convert.from_torch(net, x, share=False), x)
+    assert max(parity.output, parity.gradient) < 1e-5

@@ -27,6 +27,7 @@ from lamina.convert.torch.causal import without_numbers
 from lamina.convert.torch.deciding import StateDecisions, Values
 from lamina.convert.torch.free_sizes import FreeSizes
 from lamina.convert.torch.interpreter import FxProgram
+from lamina.convert.torch.known_numbers import KnownNumbers
 from lamina.convert.torch.levels import flattened, levels, levels_kept
 from lamina.convert.torch.linalg import LinalgMode
 from lamina.convert.torch.loss import LossMode
@@ -269,7 +270,8 @@ class _Flat(torch.nn.Module):
             PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), AskedGradients(),
         )  # fmt: skip
         with ExitStack() as stack:
-            for mode in (made, *modes, self.decisions.of(self.network), self.branches):  # these decide first
+            decisions = self.decisions.of(self.network)
+            for mode in (made, *modes, decisions, self.branches, KnownNumbers()):  # the last decide first
                 stack.enter_context(mode)
             own = ObjectAttributes((args, kwargs))
             found = self.network(*args, **kwargs)

@@ -457,7 +457,7 @@ def _idle(nodes: Iterable[Node]) -> set[Node]:
         elif node.op.startswith("call") and (
             name_of(node) in ("item", "_local_scalar_dense") or is_number(node)
         ):
-            is_idle = bool(node.users) and is_only_checked(node)
+            is_idle = is_only_checked(node)
         else:
             is_idle = not found.isdisjoint(node.all_input_nodes)
         if is_idle:

@@ -1,0 +1,98 @@
+"""Numbers that the code of a network has, read while its graph is made."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import convert
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+X = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+
+
+class Net(torch.nn.Module):
+    """A function as a module, with a buffer of numbers and a parameter."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("sizes", torch.tensor([1, 2]))
+        self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x * self.scale)
+
+
+def axes(net: Any, x: Any) -> Any:  # as the Dice losses of image segmentation packages do
+    return x.sum(torch.arange(2, x.ndim).tolist())
+
+
+def parts(net: Any, x: Any) -> Any:
+    return torch.cat([y.mean(1) for y in x.split(torch.tensor([1, 2]).tolist(), 1)], 1)
+
+
+def decided(net: Any, x: Any) -> Any:
+    strides = torch.tensor([2, 1])
+    return x[..., :: int(strides[0])] if (strides > 1).any() else x
+
+
+def written(net: Any, x: Any) -> Any:
+    sizes = torch.zeros(3, dtype=torch.int64)
+    sizes[1:] = 2
+    part = sizes[:2]
+    part += 1
+    first, last = part.tolist()
+    return x[:, first:last] * float(torch.linspace(0, 1, 5)[1])
+
+
+def looped(net: Any, x: Any) -> Any:
+    return sum(x[:, : int(n)].mean() for n in torch.arange(1, 3))
+
+
+def as_arrays(net: Any, x: Any) -> Any:
+    return x.sum(tuple(torch.arange(1, 3).numpy().tolist()))
+
+
+@pytest.mark.parametrize("function", [axes, parts, decided, written, looped, as_arrays])
+def test_code_reads_its_own_numbers(function: Any) -> None:
+    net = Net(function)
+    converted = convert.from_torch(net, X, share=False)
+    parity = convert.check(net, converted, X)
+    assert max(parity.output, parity.gradient) < 1e-5
+    other = torch.cat([X, -X])
+    np.testing.assert_allclose(converted(other).numpy(), net(other).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def of_input(net: Any, x: Any) -> Any:
+    sizes = torch.zeros(2)
+    sizes[0] = x.sum()
+    return x if sizes[0] > 0 else -x
+
+
+def of_view(net: Any, x: Any) -> Any:
+    sizes = torch.zeros(2)
+    sizes[1:].copy_(x.sum())
+    return x if sizes[0] == 0 else -x
+
+
+def of_buffer(net: Any, x: Any) -> Any:
+    return x.sum((net.sizes + 1).tolist())
+
+
+def drawn(net: Any, x: Any) -> Any:
+    return x if torch.rand(1) + torch.ones(1) > 1.5 else -x
+
+
+@pytest.mark.parametrize("function", [of_input, of_view, of_buffer, drawn])
+def test_values_that_may_change_are_not_known(function: Any) -> None:
+    with pytest.raises(convert.TorchConversionError):
+        convert.from_torch(Net(function), X)
+
+
+def test_a_number_of_the_batch_holds_for_this_batch() -> None:
+    net = Net(lambda net, x: x[:, : int(torch.tensor(x.shape[0]))])
+    converted = convert.from_torch(net, X)
+    for x in (X, X[:1]):
+        np.testing.assert_allclose(converted(x).numpy(), net(x).detach().numpy(), rtol=1e-6)
