@@ -19,6 +19,7 @@ class Net(torch.nn.Module):
         super().__init__()
         self.function = function
         self.register_buffer("sizes", torch.tensor([1, 2]))
+        self.paths = torch.tensor([[1, 0], [2, 1]])
         self.scale = torch.nn.Parameter(torch.tensor(2.0))
 
     def forward(self, x: Any) -> Any:
@@ -55,7 +56,14 @@ def as_arrays(net: Any, x: Any) -> Any:
     return x.sum(tuple(torch.arange(1, 3).numpy().tolist()))
 
 
-@pytest.mark.parametrize("function", [axes, parts, decided, written, looped, as_arrays])
+def of_attribute(net: Any, x: Any) -> Any:  # as networks of architecture search do
+    for place in range(2):
+        if net.paths[place][1] == 1:
+            x = x.tanh() * place
+    return x.repeat(1, (net.paths + 1).flatten().tolist()[2], 1, 1)
+
+
+@pytest.mark.parametrize("function", [axes, parts, decided, written, looped, as_arrays, of_attribute])
 def test_code_reads_its_own_numbers(function: Any) -> None:
     net = Net(function)
     converted = convert.from_torch(net, X, share=False)
@@ -81,11 +89,16 @@ def of_buffer(net: Any, x: Any) -> Any:
     return x.sum((net.sizes + 1).tolist())
 
 
+def of_written_attribute(net: Any, x: Any) -> Any:
+    net.paths[:1].copy_(x.sum())
+    return x if net.paths[0, 0] == 1 else -x
+
+
 def drawn(net: Any, x: Any) -> Any:
     return x if torch.rand(1) + torch.ones(1) > 1.5 else -x
 
 
-@pytest.mark.parametrize("function", [of_input, of_view, of_buffer, drawn])
+@pytest.mark.parametrize("function", [of_input, of_view, of_buffer, of_written_attribute, drawn])
 def test_values_that_may_change_are_not_known(function: Any) -> None:
     with pytest.raises(convert.TorchConversionError):
         convert.from_torch(Net(function), X)

@@ -3,8 +3,9 @@
     axes = torch.arange(2, x.ndim).tolist()
     if torch.tensor(self.strides).prod() > 1:
 
-Code may decide by them and read them as Python's numbers. They are what functions make without a tensor, and what is
-computed of such tensors alone. What is drawn, and the values of inputs, parameters and buffers, is not known.
+Code may decide by them and read them as Python's numbers. They are what functions make without a tensor, tensors that
+attributes hold without being buffers, and what is computed of such tensors alone. What is drawn, and the values of
+inputs, parameters and buffers, is not known.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._C import DisableTorchFunction
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -76,7 +78,11 @@ class KnownNumbers(TorchFunctionMode):
         return found
 
     def _numbers(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The numbers of a tensor, if they are known."""
+        """The numbers of a tensor, if they are known: those of a plain tensor that the code holds, too, which is a
+        constant of the graph, until it is written."""
+        if x not in self._kept and _is_held(x):
+            with _computing():
+                self._kept[x] = x.detach().clone(), _version(x)
         numbers, version = self._kept.get(x, (None, None))
         return numbers if version is not None and version == _version(x) else None
 
@@ -96,6 +102,13 @@ def _is_plain(x: Any) -> bool:
 def _version(x: torch.Tensor) -> int | None:
     """How often a tensor was written, with all that share its memory; None of one that does not count it."""
     return None if x.is_inference() else x._version
+
+
+def _is_held(x: torch.Tensor) -> bool:
+    """Whether a tensor has values while a graph is made, and few of them: it is no input, parameter or buffer."""
+    plain = type(x) is torch.Tensor and not is_fake(x) and not is_functorch_wrapped_tensor(x)
+    strided = plain and x.layout is torch.strided and x.device.type != "meta" and not x.is_quantized
+    return strided and not x.requires_grad and x.numel() <= MOST
 
 
 def _is_small(x: torch.Tensor) -> bool:
