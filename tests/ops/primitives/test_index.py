@@ -212,3 +212,9 @@ def test_keys_that_are_equal_are_not_the_same() -> None:
     wider = lm.tensor(np.concatenate([A, A]))
     np.testing.assert_array_equal(wider[3].numpy(), A[0])
     np.testing.assert_array_equal(wider[-1].numpy(), A[2])
+
+
+def test_a_list_with_slices_has_an_index_an_axis() -> None:
+    x = lm.tensor(np.arange(12.0).reshape(3, 4))
+    assert x[[slice(1, None), slice(None, -1)]].tolist() == x[1:, :-1].tolist()
+    assert x[[2, None]].tolist() == x[2, None].tolist()

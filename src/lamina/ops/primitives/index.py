@@ -38,6 +38,8 @@ def getitem(x: Any, key: Any) -> Any:
     `lamina.ops.gather`), TypeError and DTypeError for invalid indices.
     """
     x = operand(x)
+    if isinstance(key, list) and any(k is None or k is ... or isinstance(k, slice) for k in key):
+        key = tuple(key)  # an index an axis, as in PyTorch: no array holds slices
     basic, arrays = _parts(key, x.spec)
     return _gathered(_sliced(x, basic), arrays)
 
