@@ -1293,8 +1293,9 @@ def test_as_many_elements_as_a_mask_selects_in_the_call() -> None:
         return rows, ops.cat([rows[rows[:, 0] > 0], x]), ops.masked_select(x, x < 0)
 
     compiled = lm.jit(f)
-    for _ in range(4):
-        x, y = array(5, 3), array(5)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        x, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, 3), 5))
         for found, wanted in zip(compiled(x, y), f(lm.tensor(x), lm.tensor(y)), strict=True):
             np.testing.assert_array_equal(found.numpy(), wanted.numpy())
     slope = lm.jit(lambda x: lm.grad(lambda x: ops.sum(x[x > 0] ** 3))(x))
