@@ -158,8 +158,8 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
 
     import lamina as lm
     from lamina.convert.torch.carrying import Carried
-    from lamina.convert.torch.deciding import StateDecisions
     from lamina.convert.torch.exporting import Inputs, _exported, _Flat, exporting
+    from lamina.convert.torch.known_numbers import KnownNumbers
     from lamina.convert.torch.raising import RaisingBranches
 
     class Net(nn.Module):
@@ -178,8 +178,8 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
     net, x = nn.Sequential(Net()), torch.randn(4, 3)
     inputs, tensors = Inputs.of((x,), {})
     with exporting():
-        decisions = StateDecisions(dict(net.named_buffers()).get)
-        flat = _Flat(net, inputs, strict, Carried(net), RaisingBranches(), decisions)
+        branches = RaisingBranches(KnownNumbers(dict(net.named_buffers()).get))
+        flat = _Flat(net, inputs, strict, Carried(net), branches)
         graph = _exported(flat, tensors, False)
     state = {f"0.{n}": lm.tensor(b.numpy()) for n, b in net[0].named_buffers()}
     (y, old), changed, written, _ = graph(state, [lm.tensor(x.numpy())])

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import convert
 
 torch = pytest.importorskip("torch")
@@ -56,6 +57,10 @@ def as_arrays(net: Any, x: Any) -> Any:
     return x.sum(tuple(torch.arange(1, 3).numpy().tolist()))
 
 
+def of_buffer(net: Any, x: Any) -> Any:
+    return x.sum((net.sizes + 1).tolist())
+
+
 def of_attribute(net: Any, x: Any) -> Any:  # as networks of architecture search do
     for place in range(2):
         if net.paths[place][1] == 1:
@@ -63,7 +68,9 @@ def of_attribute(net: Any, x: Any) -> Any:  # as networks of architecture search
     return x.repeat(1, (net.paths + 1).flatten().tolist()[2], 1, 1)
 
 
-@pytest.mark.parametrize("function", [axes, parts, decided, written, looped, as_arrays, of_attribute])
+@pytest.mark.parametrize(
+    "function", [axes, parts, decided, written, looped, as_arrays, of_buffer, of_attribute]
+)
 def test_code_reads_its_own_numbers(function: Any) -> None:
     net = Net(function)
     converted = convert.from_torch(net, X, share=False)
@@ -85,10 +92,6 @@ def of_view(net: Any, x: Any) -> Any:
     return x if sizes[0] == 0 else -x
 
 
-def of_buffer(net: Any, x: Any) -> Any:
-    return x.sum((net.sizes + 1).tolist())
-
-
 def of_written_attribute(net: Any, x: Any) -> Any:
     net.paths[:1].copy_(x.sum())
     return x if net.paths[0, 0] == 1 else -x
@@ -98,7 +101,7 @@ def drawn(net: Any, x: Any) -> Any:
     return x if torch.rand(1) + torch.ones(1) > 1.5 else -x
 
 
-@pytest.mark.parametrize("function", [of_input, of_view, of_buffer, of_written_attribute, drawn])
+@pytest.mark.parametrize("function", [of_input, of_view, of_written_attribute, drawn])
 def test_values_that_may_change_are_not_known(function: Any) -> None:
     with pytest.raises(convert.TorchConversionError):
         convert.from_torch(Net(function), X)
@@ -109,3 +112,108 @@ def test_a_number_of_the_batch_holds_for_this_batch() -> None:
     converted = convert.from_torch(net, X)
     for x in (X, X[:1]):
         np.testing.assert_allclose(converted(x).numpy(), net(x).detach().numpy(), rtol=1e-6)
+
+
+ROWS = torch.arange(6.0).reshape(2, 3)
+
+
+class Branching(torch.nn.Module):
+    """Doubles its input once it is ready, and adds as many as `count` tells; keeps a sum if it is asked to."""
+
+    def __init__(self, ready: bool = True, writes: str = "") -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+        self.writes = writes
+        self.register_buffer("ready", torch.tensor([ready]))
+        self.register_buffer("count", torch.tensor(2))
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x: Any) -> Any:
+        x = x * self.scale
+        if self.ready:
+            x = x * 2
+        for _ in range(int(self.count + 1)):
+            x = x + 1
+        if self.writes:
+            getattr(self, self.writes).add_(1)
+        return x
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_buffer_decides(ready: bool) -> None:
+    net = Branching(ready)
+    converted = convert.from_torch(net, ROWS)
+    parity = convert.check(net, converted, ROWS)
+    assert parity.output == parity.gradient == 0
+    np.testing.assert_array_equal(lm.jit(converted)(ROWS.numpy()).numpy(), net(ROWS).detach().numpy())
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_values_that_change_count_in_later_calls(share: bool) -> None:
+    net = Branching()
+    converted = convert.from_torch(net, ROWS, share=share)
+    compiled = lm.jit(converted)
+    for ready, count in ((True, 2), (False, 2), (False, 0), (True, 2)):
+        state = {"ready": np.array([ready]), "count": np.array(count)}
+        converted.load_state_dict(state, strict=False)
+        wanted = ROWS.numpy() * (1 + ready) + count + 1
+        np.testing.assert_array_equal(converted(ROWS).numpy(), wanted)
+        np.testing.assert_array_equal(compiled(ROWS.numpy()).numpy(), wanted)
+
+
+def test_a_training_step_keeps_to_them() -> None:
+    converted = convert.from_torch(Branching(), ROWS)
+    step = lm.train_step(converted, lambda y, goal: lm.ops.mean(y), lm.optim.SGD(lr=0.0))
+    assert float(step(ROWS)) == pytest.approx(8.0)
+    converted.load_state_dict({"ready": np.array([False])}, strict=False)
+    assert float(step(ROWS)) == pytest.approx(5.5)
+
+
+def test_other_buffers_may_be_written() -> None:
+    net = Branching(writes="total")
+    converted = convert.from_torch(net, ROWS, share=False)
+    converted(ROWS)
+    np.testing.assert_array_equal(converted.total.numpy(), np.ones(3))
+
+
+def test_one_that_decides_may_not_be_written() -> None:
+    with pytest.raises(
+        convert.TorchConversionError, match="decides in Python by the buffer 'count', and writes it"
+    ):
+        convert.from_torch(Branching(writes="count"), ROWS)
+
+
+def test_what_is_drawn_or_written_between_decides_nothing() -> None:
+    class Drawn(Branching):
+        def forward(self, x: Any) -> Any:
+            return x + 1 if torch.rand_like(self.total).sum() > 1 else x
+
+    class Written(Branching):
+        def forward(self, x: Any) -> Any:
+            kept = self.total.clone()
+            kept += x.sum()
+            return x + 1 if kept.sum() > 1 else x
+
+    class Assigned(Branching):
+        def forward(self, x: Any) -> Any:
+            kept = self.total.clone()
+            kept[0] = x.sum()
+            return x + 1 if kept.sum() > 1 else x
+
+    for net in (Drawn(), Written(), Assigned()):
+        with pytest.raises(convert.TorchConversionError, match="decided in Python by values of tensors"):
+            convert.from_torch(net, ROWS)
+
+
+@pytest.mark.filterwarnings("ignore:.*what is raised here:UserWarning")
+def test_what_only_raises_by_a_buffer_that_is_written_is_left_out() -> None:
+    class Limited(Branching):
+        def forward(self, x: Any) -> Any:
+            self.count += 1
+            if self.count > 5:
+                raise ValueError("too often")
+            return x + self.count
+
+    converted = convert.from_torch(Limited(), ROWS, share=False)
+    for count in (3, 4):
+        np.testing.assert_array_equal(converted(ROWS).numpy(), ROWS.numpy() + count)

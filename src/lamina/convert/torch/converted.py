@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from lamina.convert.torch.deciding import Values
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
 from lamina.convert.torch.following import FollowingParameter
+from lamina.convert.torch.known_numbers import Values
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.norm import synchronized

@@ -24,10 +24,9 @@ from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
 from lamina.convert.torch.carrying import Carried, Dependent, Seeds
 from lamina.convert.torch.causal import without_numbers
-from lamina.convert.torch.deciding import StateDecisions, Values
 from lamina.convert.torch.free_sizes import FreeSizes
 from lamina.convert.torch.interpreter import FxProgram
-from lamina.convert.torch.known_numbers import KnownNumbers
+from lamina.convert.torch.known_numbers import KnownNumbers, Values
 from lamina.convert.torch.levels import flattened, levels, levels_kept
 from lamina.convert.torch.linalg import LinalgMode
 from lamina.convert.torch.loss import LossMode
@@ -251,11 +250,10 @@ class _Flat(torch.nn.Module):
         strict: bool,
         carried: Carried,
         branches: RaisingBranches,
-        decisions: StateDecisions,
     ) -> None:
         super().__init__()
         self.network, self.inputs, self.strict, self.carried = network, inputs, strict, carried
-        self.branches, self.decisions = branches, decisions
+        self.branches, self.known = branches, branches.known
         self.nesting = _Nesting()
 
     def forward(self, tensors: list[torch.Tensor]) -> Any:
@@ -270,8 +268,7 @@ class _Flat(torch.nn.Module):
             PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), AskedGradients(),
         )  # fmt: skip
         with ExitStack() as stack:
-            decisions = self.decisions.of(self.network)
-            for mode in (made, *modes, decisions, self.branches, KnownNumbers()):  # the last decide first
+            for mode in (made, *modes, self.known.of(self.network), self.branches):  # the last decide first
                 stack.enter_context(mode)
             own = ObjectAttributes((args, kwargs))
             found = self.network(*args, **kwargs)
@@ -337,20 +334,18 @@ def _tried(
         map(is_dataclass, objects(inputs.arguments(tensors)))
     )  # others' new attributes it does not give
     for strict, dynamic in ((False, True), (False, False), *([(True, False)] if by_dynamo else [])):
-        branches = RaisingBranches()
+        branches = RaisingBranches(KnownNumbers(values))
         try:
             with levels_kept():
-                flat = _Flat(module, inputs, strict, carried, branches, StateDecisions(values))
-                return _exported(flat, tensors, dynamic), branches
+                return _exported(_Flat(module, inputs, strict, carried, branches), tensors, dynamic), branches
         except AskedGradientError as error:
             raise TorchConversionError(f"{type(module).__name__}: {error}{_place(error)}") from None
         except Exception as error:  # whatever the module's own code or the exporter raises
             said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
     if by_dynamo:
         try:
-            branches = RaisingBranches()
-            flat = _Flat(module, inputs, True, carried, branches, StateDecisions(values))
-            return _captured(flat, tensors), branches
+            branches = RaisingBranches(KnownNumbers(values))
+            return _captured(_Flat(module, inputs, True, carried, branches), tensors), branches
         except Exception as error:  # whatever the module's own code or Dynamo raises
             said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
     raise TorchConversionError(
@@ -397,8 +392,8 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
             sources.append(_held(made, str(spec.target), own))
     if flat.strict:
         _arrange(made, flat.nesting)
-    decided = flat.decisions.decided
-    flat.decisions.require_kept(made.graph.nodes, sources)
+    decided = flat.known.decided
+    flat.known.require_kept(made.graph.nodes, sources)
     structure, fixed = flat.nesting.structure, flat.nesting.fixed
     if any(s.kind is not OutputKind.USER_OUTPUT for s in made.graph_signature.output_specs):
         raise TorchConversionError("the graph gives other results than the module's")

@@ -25,6 +25,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.overrides import TorchFunctionMode
 
+from lamina.convert.torch.known_numbers import KnownNumbers
 from lamina.convert.torch.passing import Span, passing_value, place_of
 
 #: Files that belong to libraries, not to networks.
@@ -36,21 +37,26 @@ class RaisingBranches(TorchFunctionMode):
     line has nothing else to decide.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: KnownNumbers) -> None:
         super().__init__()
+        self.known = known
         self._places: dict[str, None] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """The function, or the truth of a tensor."""
-        decides = (func in _DECIDING or func in _NUMBERS) and bool(args) and _has_no_value(args[0])
+        decides = (func in _DECIDING or func in _NUMBERS) and bool(args) and self._is_open(args[0])
         frame = _own_frame() if decides else None
         passing = None if frame is None else _decided(frame, func, args[0])
         if frame is None or passing is None:
             return func(*args, **(kwargs or {}))
         self._places[f"{frame.f_code.co_filename}:{frame.f_lineno}"] = None
         return passing
+
+    def _is_open(self, x: Any) -> bool:
+        """Whether a tensor has no value that is the same in each call."""
+        return _has_no_value(x) and not self.known.is_constant(x)
 
     def warn(self) -> None:
         """Of what is no longer checked."""

@@ -38,8 +38,8 @@ def _positions_now(mask: Any) -> Any:
     count = _count(flags)
     if count is None:
         return None
-    # The k-th true element writes its position to place k, all others write to one place more, which is cut off; so do
-    # those of a call with more of them, of which the numbers are asked all the same.
+    # The k-th true element writes its position to place k, all others write to one place more, which is cut off; so
+    # do those of a call with more of them, of which the numbers are asked all the same.
     places = where(flags, minimum(cumsum(cast(flags, int64), 0) - 1, count), count)
     found = call(Scatter(0, "set"), np.zeros(count + 1, np.int64), places, np.arange(flags.spec.numel))
     return slice_axis(found, 0, 0, count)
