@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import program_plans
 from tests.helpers.cudnn.installed import needs_cudnn_919
-from tests.helpers.processor import needs_avx512_vnni
+from tests.helpers.processor import needs_avx512_vnni, without_bfloat16
 
 TABLE: dict[str, str] = json.loads(program_plans.TABLE.read_text(encoding="utf-8"))
 PROGRAMS = dict(program_plans.programs())
@@ -20,7 +20,14 @@ def check(name: str) -> None:
 
 
 @needs_avx512_vnni
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name.startswith("cpu")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=without_bfloat16) if "bfloat16" in name else name
+        for name in PROGRAMS
+        if name.startswith("cpu")
+    ],
+)
 def test_programs_for_a_cpu_are_as_committed(name: str) -> None:
     check(name)
 

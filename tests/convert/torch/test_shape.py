@@ -147,14 +147,24 @@ def test_numbers_that_are_only_computed_with_need_no_value_in_a_program(name: st
 
 
 @pytest.mark.parametrize(
-    "function", [lambda x, i: x[:, : i.max().item()], lambda x, i: torch.arange(i.max().item()) + x.sum()]
+    "function",
+    [
+        lambda x, i: x[:, : i.max().item()],
+        lambda x, i: torch.arange(i.max().item()) + x.sum(),
+        lambda x, i: torch.zeros(int(i.max()) + 1, 4).index_add(0, i, x),
+    ],
 )
-def test_numbers_that_are_sizes_are_refused_in_a_program(function: Callable[..., Any]) -> None:
+def test_numbers_that_are_sizes_are_those_of_the_call(function: Callable[..., Any]) -> None:
     class Sized(torch.nn.Module):
         def forward(self, x: Any, i: Any) -> Any:
             return function(x, i)
 
     x, i = torch.randn(2, 4), torch.tensor([1, 3])
     converted = convert.from_torch(Sized(), x, i)
+    compiled = lm.jit(converted)
+    for j in (i, torch.tensor([2, 0]), torch.tensor([1, 1]), i):
+        for found in (converted(x, j), compiled(x.numpy(), j.numpy())):
+            np.testing.assert_allclose(found.numpy(), function(x, j).numpy(), rtol=1e-6)
+    assert len(compiled._programs) == 3
     with pytest.raises(convert.TorchConversionError, match="known only when the program runs"):
-        lm.jit(converted)(x.numpy(), i.numpy())
+        lm.trace(converted, x.numpy(), i.numpy())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, converts, is_operand
+from lamina.convert.torch.node import TorchCall, converts, is_operand, known_now
 from lamina.graph.ir import graph as ir
 from lamina.ops.core import Operand, recorder
 from lamina.spec import DType, as_dtype
@@ -71,14 +71,20 @@ def like(call: TorchCall) -> Any:
 
 @converts("arange")
 def arange(call: TorchCall) -> Any:
-    """Numbers from start up to, but excluding, end."""
-    start, end, step = call.get("start", 0), call["end"], call.get("step", 1)
-    if any(map(is_operand, (start, end, step))):
+    """Numbers from start up to, but excluding, end: as many as in the call that is recorded."""
+    start, end, step = (_now(call, v) for v in (call.get("start", 0), call["end"], call.get("step", 1)))
+    kind = _kind(start, end, step)
+    return constant(call, np.arange(start, end, step), call.dtype(kind))
+
+
+def _now(call: TorchCall, number: Any) -> Any:
+    """A number that a size depends on, in the call that is recorded."""
+    found = known_now(number) if is_operand(number) else number
+    if found is None:
         raise call.error(
             "the size of the result depends on numbers that are known only when the program runs"
         )
-    kind = _kind(start, end, step)
-    return constant(call, np.arange(start, end, step), call.dtype(kind))
+    return found.item() if is_operand(number) else found
 
 
 @converts("linspace", "logspace")
