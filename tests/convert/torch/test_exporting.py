@@ -191,25 +191,6 @@ def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
         np.testing.assert_allclose(changed[f"0.{name}"].numpy(), b.numpy(), rtol=1e-6, err_msg=name)
 
 
-def test_a_buffer_that_changes_its_shape_is_refused() -> None:
-    import torch
-    from torch import nn
-
-    from lamina.convert.torch import TorchConversionError, from_torch
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("last", torch.zeros(1))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.last = x[0]
-            return x
-
-    with pytest.raises(TorchConversionError, match=r"the buffer last \(1,\) becomes \(3,\)"):
-        from_torch(nn.Sequential(Net()), torch.randn(4, 3))
-
-
 @pytest.mark.parametrize("way", ["data *=", "data =", "data.mul_", "no_grad"])
 def test_parameters_that_are_written_in_the_forward_pass(way: str) -> None:
     """Masked convolutions write their weight: its gradient is that of what was written."""

@@ -137,3 +137,45 @@ def test_what_reads_the_rows_is_refused() -> None:
 
     with pytest.raises(TorchConversionError, match="mean reads the rows of a packed sequence.*pad it first"):
         from_torch(Net(), torch.randn(6, 3, 4), torch.tensor([6, 4, 2]))
+
+
+@pytest.mark.parametrize("way", ["l.numpy()", "l.cpu().data.numpy()", "l.tolist()", "list(l)"])
+def test_lengths_that_python_has(way: str) -> None:
+    """PyTorch makes a tensor of them again."""
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import check, from_torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tagger = tagger("LSTM", False)
+
+        def forward(self, x: torch.Tensor, l: torch.Tensor) -> Any:
+            return self.tagger(x, own(l))[0]
+
+    own = eval(f"lambda l: {way}")
+    torch.manual_seed(0)
+    net, x, lengths = Net(), torch.randn(3, 6, 4), torch.tensor([2, 6, 4])
+    converted = from_torch(net, x, lengths, share=False)
+    found = check(net, converted, x, lengths)
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-4, found
+    fewer = torch.tensor([6, 3])
+    torch.testing.assert_close(
+        torch.from_numpy(lm.jit(converted)(x[:2].numpy(), fewer.numpy()).numpy()), net(x[:2], fewer).detach()
+    )
+
+
+def test_numpy_within_a_network_is_named() -> None:
+    import torch
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + float(x.detach().numpy().mean())
+
+    with pytest.raises(TorchConversionError, match=r"forward computes in NumPy \(\.numpy\(\), mean\)"):
+        from_torch(Net(), torch.randn(3))

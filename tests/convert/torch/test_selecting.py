@@ -206,6 +206,7 @@ TAKEN: dict[str, Callable[[Any, Any], Any]] = {
     "sorted": lambda y, x: y[x > 0].sort().values.mean(),
     "joined with others": joined,
     "with more axes": with_more_axes,
+    "with elements of its own order": lambda y, x: (y[x > 0.79] * x[x > 0.79].sort().values.flip(0)).sum(),
     "by another number": lambda y, x: (y[x > 0] + x[x > 0.01]).sum(),
     "by another comparison": lambda y, x: (y[x > 0] + x[x < 0]).sum(),
     "by another tensor": lambda y, x: (y[x > 0] + x[x.flip(0) > 0]).sum(),

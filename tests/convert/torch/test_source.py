@@ -208,3 +208,26 @@ def test_parameters_of_one_in_the_source_stay_one() -> None:
     converted.get_submodule("0").weight = own
     np.testing.assert_array_equal(converted(x).numpy(), np.tile(net[1].bias.detach().numpy(), (2, 1)))
     np.testing.assert_array_equal(copy.deepcopy(converted)(x).numpy(), converted(x).numpy())
+
+
+def test_a_tuple_that_does_not_tell_its_length_is_a_setting() -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    class Pair(tuple[Any, ...]):
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pairs = Pair([Pair([1, 2]), Pair([3, torch.ones(2)])])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            (one, other), (third, tensor) = self.pairs
+            return x * one + other * third * tensor
+
+    net, x = Net(), torch.randn(3, 2)
+    converted = from_torch(net, x)
+    np.testing.assert_allclose(converted(x.numpy()).numpy(), net(x).numpy(), rtol=1e-6)

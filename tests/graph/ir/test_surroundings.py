@@ -174,13 +174,20 @@ def test_variables_may_be_missing() -> None:
     assert function() == 1
 
 
+class Pair(tuple[Any, ...]):
+    """A tuple that does not tell its length."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
         (1, 1.0, False), (1, True, False), (0.0, -0.0, False), (math.nan, float("nan"), True),
         ((1, 2), [1, 2], False), ({"a": [1.0]}, {"a": [1.0]}, True), (np.float32(1), 1.0, True),
         (SimpleNamespace(a=1), SimpleNamespace(a=1), True), (SimpleNamespace(a=1), SimpleNamespace(a=2), False),
-        ([object], [object], True), (object(), object(), False),
+        (Pair([1, 2]), Pair([1, 2]), True), (Pair([1, 2]), Pair([1, 3]), False), ([object], [object], True), (object(), object(), False),
         (np.arange(3), np.arange(3), True), (np.arange(3), np.arange(3.0), False),
         (np.ones(2), np.ones((2, 1)), False), (np.array([object()]), np.array([object()]), False),
     ],
@@ -188,6 +195,19 @@ def test_variables_may_be_missing() -> None:
 def test_what_is_compared_by_value_and_what_by_identity(one: Any, other: Any, same: bool) -> None:
     assert (comparable(one) == comparable(other)) is same
     assert comparable(one) == comparable(one)
+
+
+def test_elements_of_what_does_not_tell_its_length_are_read() -> None:
+    held = SimpleNamespace(pair=Pair([1, SimpleNamespace(rate=2)]))
+
+    def function() -> Any:
+        one, other = held.pair
+        return one * other.rate
+
+    guard = SameSurroundings(reads_of(function))
+    assert guard()
+    tuple.__getitem__(held.pair, 1).rate = 3
+    assert not guard()
 
 
 OWN = np.random.default_rng(0)

@@ -90,6 +90,7 @@ class Carried:
         self._held = list(_tensors_of(module))
         self._contents = Containers(module, [read.now() for read in reads])
         self._found: dict[str, None] = {}
+        self._left: dict[str, None] = {}
 
     def look(self, made: Dependent) -> None:
         """Inspect the assignments after a run, before they are undone."""
@@ -98,6 +99,10 @@ class Carried:
                 old = before.get(name, _ABSENT)
                 if value is not old and _is_carried(type(part), name, old, value, made):
                     self._found[f"{type(part).__name__}.{name}"] = None
+
+    def leave(self, buffers: Iterable[str]) -> None:
+        """Buffers of these names change their shapes, which a graph's state does not."""
+        self._left |= dict.fromkeys(buffers)
 
     def take_back(self) -> None:
         """Restore attributes, the tensors reachable from them, and hooks."""
@@ -126,6 +131,12 @@ class Carried:
                 "buffer that is written (register_buffer, copy_), register the module that owns it (nn.ModuleList), "
                 "make it an argument and a result, or let "
                 'torch.compile(module, backend="lamina") run the module in parts',
+                stacklevel=users_frame(),
+            )
+        for name in self._left:
+            warnings.warn(
+                f"from_torch: forward replaces the buffer {name!r} by one of another shape, and computes nothing "
+                "with what it held: it keeps its value in the converted network",
                 stacklevel=users_frame(),
             )
 
@@ -280,5 +291,6 @@ def _reached(value: Any, seen: dict[int, Any]) -> Iterator[torch.Tensor]:
         return
     if isinstance(value, torch.nn.Module):
         value = vars(value)
-    for x in list(value.values() if isinstance(value, dict) else value):
+    # By an iterator: a class of tuples may refuse to tell its length.
+    for x in list(iter(value.values() if isinstance(value, dict) else value)):
         yield from _reached(x, seen)

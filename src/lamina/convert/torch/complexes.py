@@ -7,7 +7,9 @@ tensor enters or leaves the program it has a last axis of size 2, as in torch.vi
 
 from __future__ import annotations
 
+import cmath
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
@@ -363,25 +365,80 @@ def exponential(call: ComplexCall) -> Any:
     return _turned(ops.exp(re), im)
 
 
-@_enter("log")
+@_enter("log", "log2", "log10", "log1p")
 def logarithm(call: ComplexCall) -> Any:
-    """(log |z|, angle)."""
+    """(log |z|, angle) in the base; log1p of z + 1."""
+    name = plain_name(call.node)
     re, im = call.first
-    return ops.log(ops.hypot(re, im)), ops.atan2(im, re)
+    re = re + 1 if name == "log1p" else re
+    found = ops.log(ops.hypot(re, im)), ops.atan2(im, re)
+    scale = math.log({"log2": 2, "log10": 10}.get(name, math.e))
+    return found if scale == 1 else (found[0] / scale, found[1] / scale)
 
 
-@_enter("sqrt", "square", "pow", "__pow__")
+@_enter("sin", "cos", "sinh", "cosh")
+def wave(call: ComplexCall) -> Any:
+    """By the functions of the parts."""
+    re, im = call.first
+    name = plain_name(call.node)
+    if name == "sin":
+        return ops.sin(re) * ops.cosh(im), ops.cos(re) * ops.sinh(im)
+    if name == "cos":
+        return ops.cos(re) * ops.cosh(im), -ops.sin(re) * ops.sinh(im)
+    if name == "sinh":
+        return ops.sinh(re) * ops.cos(im), ops.cosh(re) * ops.sin(im)
+    return ops.cosh(re) * ops.cos(im), ops.sinh(re) * ops.sin(im)
+
+
+@_enter("tanh", "sigmoid")
+def saturated(call: ComplexCall) -> Any:
+    """tanh(a + ib) = (t (1 + tan² b) + i tan b (1 - t²)) / (1 + t² tan² b), with t = tanh a; sigmoid(z) is
+    (1 + tanh(z / 2)) / 2."""
+    is_tanh = plain_name(call.node) == "tanh"
+    re, im = call.first if is_tanh else [x / 2 for x in call.first]
+    t, u = ops.tanh(re), ops.tan(im)
+    size = 1 + t * t * u * u
+    re, im = t * (1 + u * u) / size, u * (1 - t * t) / size
+    return (re, im) if is_tanh else ((1 + re) / 2, im / 2)
+
+
+@_enter("eq", "ne")
+def compared(call: ComplexCall) -> Any:
+    """Whether both parts are equal, or not."""
+    (a, b), (c, d) = map(parts_of, call.args[:2])
+    if isinstance(call.args[1], ComplexCell) and b is None:
+        (a, b), (c, d) = (c, d), (a, b)
+    same = (a == c) & (b == (0.0 if d is None else d))
+    return ~same if plain_name(call.node) == "ne" else same
+
+
+@_enter("sqrt", "rsqrt", "square", "pow", "__pow__", "__rpow__")
 def power(call: ComplexCall) -> Any:
-    """z to the power of a real number."""
-    known = {"sqrt": 0.5, "square": 2}
-    exponent = known.get(plain_name(call.node)) or call.args[1]
-    re, im = call.first
+    """Base and exponent are tensors or numbers, complex or real."""
+    name = plain_name(call.node)
+    known = {"sqrt": 0.5, "rsqrt": -0.5, "square": 2}
+    base, exponent = (call.args[0], known[name]) if name in known else call.args[:2]
+    if own_name(call.node) == "__rpow__":
+        base, exponent = exponent, base
     if isinstance(exponent, int) and 1 <= exponent <= 4:
-        made = re, im
+        re, im = made = parts_of(base)
         for _ in range(exponent - 1):
             made = made[0] * re - made[1] * im, made[0] * im + made[1] * re
         return made
-    return _turned(ops.hypot(re, im) ** exponent, ops.atan2(im, re) * exponent)
+    size, angle = _polar(*parts_of(base))
+    c, d = parts_of(exponent)
+    if d is None:
+        return _turned(size**c, angle * c)
+    # z^(c + i d) = e^((c + i d) (log |z| + i angle))
+    return _turned(size**c * ops.exp(-d * angle), c * angle + d * ops.log(size))
+
+
+def _polar(re: Any, im: Any) -> Parts:
+    """Magnitude and angle of a number of parts; im: None for a real one."""
+    if isinstance(re, Operand):
+        im = ops.zeros_like(re) if im is None else im
+        return ops.hypot(re, im), ops.atan2(im, re)
+    return cmath.polar(complex(re, im or 0.0))
 
 
 @_enter("sgn", "sign")

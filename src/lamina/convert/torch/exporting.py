@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_unflatten
 
 from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.asked_gradients import AskedGradientError, AskedGradients
+from lamina.convert.torch.assigned import Replaced, in_new_shapes, other_shape, same_calls, write_assigned
 from lamina.convert.torch.attention import flexible_on_every_device
 from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
@@ -255,13 +256,21 @@ class _Flat(torch.nn.Module):
         self.network, self.inputs, self.strict, self.carried = network, inputs, strict, carried
         self.branches, self.known = branches, branches.known
         self.nesting = _Nesting()
+        self.replaced: Replaced = {}
+
+    def next(self) -> _Flat:
+        """The same for the next call, which finds other buffers where forward replaced them."""
+        branches = RaisingBranches(KnownNumbers(self.known.values))
+        made = _Flat(self.network, self.inputs, self.strict, self.carried, branches)
+        made.replaced = dict(self.replaced)
+        return made
 
     def forward(self, tensors: list[torch.Tensor]) -> Any:
         args, kwargs = self.inputs.arguments(tensors)
         before = [(part._buffers, dict(part._buffers)) for part in self.network.modules()]
         if self.strict:
             found = self.network(*args, **kwargs)
-            _write_assigned(before)
+            write_assigned(before)
             return found
         made = Dependent(tensors)
         modes = (
@@ -276,31 +285,9 @@ class _Flat(torch.nn.Module):
             self.carried.look(made)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
-            _write_assigned(before)
+            write_assigned(before, self.replaced)
         self.nesting.keep(structure, {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)})
         return [x for x in leaves if isinstance(x, torch.Tensor)]
-
-
-def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Write values that were assigned to buffers into the original tensors, because a graph only sees such writes.
-
-    Buffers may have been swapped: each value is copied before any is written.
-    """
-    assigned = []
-    for held, own in before:
-        for name, buffer in own.items():  # in constructs that Dynamo can trace
-            found = held.get(name)
-            if found is not buffer and found is not None and buffer is not None:
-                assigned.append((name, buffer, found.detach().clone()))
-    for name, buffer, found in assigned:
-        if found.shape != buffer.shape:
-            raise TorchConversionError(
-                f"the buffer {name} {tuple(buffer.shape)} becomes {tuple(found.shape)}: a graph's state keeps its "
-                "shapes; register it in the shape that it will have"
-            )
-        buffer.copy_(found)
-    for held, own in before:
-        held.update(own)
 
 
 def export(
@@ -369,13 +356,34 @@ def _place(error: Exception) -> str:
     return f" ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own and entered else ""
 
 
-def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> ExportedGraph:
+def _made(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Any:
+    """The program of torch.export."""
     any_size = {0: torch.export.Dim.AUTO}
     free = [any_size if dynamic and x.ndim and x.shape[0] > 1 else None for x in tensors]
     try:
-        made = torch.export.export(flat, (list(tensors),), dynamic_shapes=(free,), strict=flat.strict)
+        return torch.export.export(flat, (list(tensors),), dynamic_shapes=(free,), strict=flat.strict)
     finally:
         flat.carried.take_back()  # before constants are taken from tensors that forward wrote
+
+
+def _require_unread(flat: _Flat, made: Any, tensors: Sequence[torch.Tensor], dynamic: bool) -> None:
+    """Raise TorchConversionError where the next call would read what forward put in place of a buffer of another
+    shape."""
+    if not flat.replaced:
+        return
+    following = flat.next()
+    with in_new_shapes(flat.network, flat.replaced):
+        found = _made(following, tensors, dynamic)
+    if following.nesting.fixed != flat.nesting.fixed or not same_calls(made, found):
+        parts = list(flat.network.modules())
+        (part, name), shape = next(iter(flat.replaced.items()))
+        raise other_shape(name, tuple(parts[part]._buffers[name].shape), shape)
+    flat.carried.leave(name for _, name in flat.replaced)
+
+
+def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> ExportedGraph:
+    made = _made(flat, tensors, dynamic)
+    _require_unread(flat, made, tensors, dynamic)
     if levels(flattened(made.graph_module)) and dynamic:
         raise TorchConversionError("a transformation of torch.func over an axis of any size")
     sources: list[tuple[str, Any]] = []

@@ -58,10 +58,10 @@ from lamina.ops.operators import Operators
 from lamina.runtime import Device
 from lamina.tensors import Tensor, as_tensor
 
-#: Options of PyTorch's tensor storage; here the plan decides.
+#: Options of PyTorch's tensor storage, and of the order of a product's steps (`path`); here the plan decides.
 STORAGE = ("layout", "pin_memory", "memory_format", "device", "non_blocking", "generator", "cudnn_enable",
            "cudnn_enabled", "allow_tf32", "benchmark", "deterministic", "sparse_grad", "implicit", "inplace", "dtype",
-           "_stacklevel")  # fmt: skip
+           "_stacklevel", "path")  # fmt: skip
 
 #: The prefix of NumPy's functions in Dynamo's graphs.
 _NUMPY = "wrapped_"

@@ -65,7 +65,7 @@ class KnownNumbers(TorchFunctionMode):
 
     def __init__(self, values: Values) -> None:
         super().__init__()
-        self._values = values
+        self.values = values
         self._state: dict[str, torch.Tensor] = {}
         self._kept: Any = WeakIdKeyDictionary()
         self.decided: dict[str, torch.Tensor] = {}
@@ -74,7 +74,7 @@ class KnownNumbers(TorchFunctionMode):
         """Itself, for the buffers that a network has while it is traced."""
         for name, buffer in network.named_buffers():
             with _computing():
-                value = self._values(name) if buffer.numel() <= MOST_OF_BUFFER else None
+                value = self.values(name) if buffer.numel() <= MOST_OF_BUFFER else None
                 if value is not None:
                     self._state[name] = value.detach().clone()
                     self._keep([buffer], [value.detach().clone()], frozenset([name]))

@@ -35,6 +35,7 @@ class PackingMode(TorchFunctionMode):
         super().__init__()
         self.rows: list[torch.Tensor] = []
         self.sizes: list[tuple[torch.Tensor, Any]] = []
+        self.numbers: list[tuple[Any, torch.Tensor]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -45,6 +46,11 @@ class PackingMode(TorchFunctionMode):
             return self._packed(*args, **options)
         if name == "_pad_packed_sequence":
             return torch.ops.lamina.unpack(*args, **options)
+        if func in (torch.Tensor.item, torch.Tensor.numpy):
+            return self._numbers(func, args[0])
+        is_made = func is torch.as_tensor and not isinstance(args[0], torch.Tensor)
+        if is_made and (found := self._tensor(args[0])) is not None:
+            return found.to((args[1] if len(args) > 1 else options.get("dtype")) or found.dtype)
         if name in MODES and self._batch(args[1]) is not None:
             return self._recurrent(name, *args, **options)
         if (
@@ -63,6 +69,23 @@ class PackingMode(TorchFunctionMode):
             )
         return func(*args, **options)
 
+    def _numbers(self, func: Any, x: torch.Tensor) -> Any:
+        """What Python gets as a tensor's numbers (lengths), of which PyTorch makes a tensor again."""
+        found = func(x) if func is torch.Tensor.item else _Array(x)
+        self.numbers.append((found, x))
+        return found
+
+    def _tensor(self, data: Any) -> torch.Tensor | None:
+        """The tensor that Python's numbers are of, or that of a list of such and of tensors without axes; None for
+        others."""
+        if isinstance(data, list | tuple):
+            parts = [self._tensor(x) for x in data]
+            found = [x for x in parts if x is not None and not x.ndim]
+            return torch.stack(found) if found and len(found) == len(data) else None
+        if isinstance(data, torch.Tensor):
+            return data
+        return next((x for numbers, x in self.numbers if numbers is data), None)
+
     def _packed(self, x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
         rows, sizes = torch.ops.lamina.pack(x, lengths, batch_first)
         self.rows.append(rows)
@@ -78,6 +101,25 @@ class PackingMode(TorchFunctionMode):
     def _batch(self, sizes: Any) -> Any:
         """The number of samples for sizes that were packed here; None for other tensors."""
         return next((batch for own, batch in self.sizes if own is sizes), None)
+
+
+class _Array:
+    """Stands for the NumPy array of a tensor without values; PyTorch may make a tensor of it."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.shape, self.ndim, self.size = tuple(x.shape), x.ndim, x.numel()
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getattr__(self, name: str) -> Any:
+        raise TorchConversionError(
+            f"forward computes in NumPy (.numpy(), {name}) with what depends on its inputs: a graph holds PyTorch's "
+            "functions alone"
+        )
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self.__getattr__("__array__")
 
 
 @contextmanager

@@ -67,6 +67,11 @@ class Selection:
         count = ops.sum(ops.cast(self.mask, total.dtype))
         return total / (count * (self.values.spec.numel / self.mask.spec.numel))
 
+    def is_beside(self, x: Any) -> bool:
+        """Whether a tensor that is computed with has values for each selected element: the whole has other places."""
+        ndim = self.values.ndim - self.mask.ndim + 1
+        return x.ndim > ndim or (x.ndim == ndim and x.shape[0] != 1)
+
     def taken(self) -> Cell:
         """The selected elements alone. Raises TypeError where their number is unknown."""
         return Cell(ops.getitem(self.values, self.mask))
@@ -107,6 +112,7 @@ def of_selections(node: Node, args: Any, kwargs: Any, run: Callable[[Any, Any], 
         and name not in _WRITES
         and _keeps_shape(node)
         and all(_same(s.mask, first.mask) for s in parts)
+        and not any(first.is_beside(x) for x in _tensors((args, kwargs)))
     ):
         found = _of_whole(args, kwargs, parts, run)
         if found is not None:
@@ -244,6 +250,15 @@ def _within(given: Any) -> list[Selection]:
     if isinstance(given, dict):
         given = list(given.values())
     return [s for part in given for s in _within(part)] if isinstance(given, (tuple, list)) else []
+
+
+def _tensors(given: Any) -> list[Any]:
+    """The tensors in nested arguments that are no selections."""
+    if isinstance(given, Cell):
+        return [given.read()]
+    if isinstance(given, dict):
+        given = list(given.values())
+    return [x for part in given for x in _tensors(part)] if isinstance(given, (tuple, list)) else []
 
 
 def has_selections(*given: Any) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from lamina.graph.ir.counting import codes_in
-from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, Itself, comparable
+from lamina.graph.ir.surroundings import DEEPEST, LARGEST, PLAIN, READING, Itself, comparable, size_of
 
 #: Attributes that every module has: its state, its mode and its hooks.
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
@@ -154,7 +154,7 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     """Whether it is one of `_SETTINGS`, or a container of such."""
     if isinstance(value, dict):
         return _is_plain(list(value.values()), depth)
-    if isinstance(value, tuple | list) and depth < DEEPEST and len(value) <= LARGEST:
+    if isinstance(value, tuple | list) and depth < DEEPEST and size_of(value) <= LARGEST:
         return all(_is_plain(x, depth + 1) for x in value)
     return isinstance(value, _SETTINGS)
 

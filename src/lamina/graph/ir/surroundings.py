@@ -65,7 +65,7 @@ _OPEN = (list, dict, set, deque)
 
 def is_container(value: Any) -> bool:
     """Whether it is a list, a dict, a set or an object with fields: a mutable container of limited size."""
-    return (isinstance(value, _OPEN) and len(value) <= LARGEST) or has_fields(value)
+    return (isinstance(value, _OPEN) and size_of(value) <= LARGEST) or has_fields(value)
 
 
 def has_fields(value: Any) -> bool:
@@ -79,6 +79,11 @@ def is_small_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.nbytes <= _LARGEST_ARRAY and not value.dtype.hasobject
 
 
+def size_of(value: Any) -> int:
+    """How many elements a container has. A class of tuples may refuse to tell."""
+    return tuple.__len__(value) if isinstance(value, tuple) else len(value)
+
+
 def comparable(value: Any, depth: int = 0) -> Hashable:
     """A key to compare a value with its later state: numbers, strings, arrays and containers by contents, others by
     `Itself`."""
@@ -88,10 +93,10 @@ def comparable(value: Any, depth: int = 0) -> Hashable:
         return comparable(value.item(), depth)
     if is_small_array(value):
         return type(value), (value.dtype, value.shape, value.tobytes())
-    if isinstance(value, _OPEN) and len(value) > LARGEST:
-        return Itself(value), len(value)
+    if isinstance(value, _OPEN) and size_of(value) > LARGEST:
+        return Itself(value), size_of(value)
     if depth < DEEPEST:
-        if isinstance(value, tuple | list | deque) and len(value) <= LARGEST:
+        if isinstance(value, tuple | list | deque) and size_of(value) <= LARGEST:
             return type(value), tuple([comparable(x, depth + 1) for x in value])
         if isinstance(value, set):
             return set, frozenset([comparable(x, depth + 1) for x in value])
@@ -436,7 +441,7 @@ class ReadWalk:
             self._attributes(value, names)
             return
         if isinstance(value, (tuple, *_OPEN)):
-            if len(value) <= LARGEST:
+            if size_of(value) <= LARGEST:
                 for x in value.values() if isinstance(value, dict) else value:
                     self._through(x, names)
             return
