@@ -98,7 +98,8 @@ def test_batch_norm_gives_its_new_statistics() -> None:
         "torch.linalg.cross(x, x.flip(0))", "torch.linalg.diagonal(x)", "torch.linalg.diagonal(x, offset=1)",
         "torch.linalg.diagonal(x, dim1=0, dim2=1)", "torch.subtract(x, x * 2, alpha=3)", "torch.trapz(x)",
         "torch.divide(x, 2, rounding_mode='floor')", "torch.pdist(x[0])",
-        "torch.ops.aten.einsum('bij,bjk,bkl->il', [x, x, x], path=[1, 2, 0, 1])", "torch.gradient(x, dim=1)[0]", "x.tile(2)",
+        "torch.ops.aten.einsum('bij,bjk,bkl->il', [x, x, x], path=[1, 2, 0, 1])",
+        "torch.gradient(x, dim=1)[0]", "x.tile(2)",
     ],
 )  # fmt: skip
 def test_a_function_by_another_name_keeps_its_own_defaults(text: str) -> None:

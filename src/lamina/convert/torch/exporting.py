@@ -256,13 +256,13 @@ class _Flat(torch.nn.Module):
         self.network, self.inputs, self.strict, self.carried = network, inputs, strict, carried
         self.branches, self.known = branches, branches.known
         self.nesting = _Nesting()
-        self.replaced: Replaced = {}
+        self.replaced = Replaced()
 
     def next(self) -> _Flat:
         """The same for the next call, which finds other buffers where forward replaced them."""
         branches = RaisingBranches(KnownNumbers(self.known.values))
         made = _Flat(self.network, self.inputs, self.strict, self.carried, branches)
-        made.replaced = dict(self.replaced)
+        made.replaced = Replaced(self.replaced.shapes)
         return made
 
     def forward(self, tensors: list[torch.Tensor]) -> Any:
@@ -369,16 +369,16 @@ def _made(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Any:
 def _require_unread(flat: _Flat, made: Any, tensors: Sequence[torch.Tensor], dynamic: bool) -> None:
     """Raise TorchConversionError where the next call would read what forward put in place of a buffer of another
     shape."""
-    if not flat.replaced:
+    if not flat.replaced.shapes:
         return
     following = flat.next()
     with in_new_shapes(flat.network, flat.replaced):
         found = _made(following, tensors, dynamic)
     if following.nesting.fixed != flat.nesting.fixed or not same_calls(made, found):
         parts = list(flat.network.modules())
-        (part, name), shape = next(iter(flat.replaced.items()))
+        (part, name), shape = next(iter(flat.replaced.shapes.items()))
         raise other_shape(name, tuple(parts[part]._buffers[name].shape), shape)
-    flat.carried.leave(name for _, name in flat.replaced)
+    flat.carried.leave(name for _, name in flat.replaced.shapes)
 
 
 def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> ExportedGraph:

@@ -343,7 +343,7 @@ def _snapshot(value: Any, seen: dict[int, Any]) -> Snapshot:
 
 def _entries_of(container: Any) -> tuple[Any, ...]:
     if isinstance(container, list | tuple | set | deque):
-        return tuple(container)
+        return tuple(iter(container))  # a class of tuples may not tell its length
     held = container if isinstance(container, dict) else vars(container)
     return (*held, *held.values())
 
