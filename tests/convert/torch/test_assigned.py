@@ -50,7 +50,7 @@ def test_a_state_that_forward_starts_anew_is_left_out() -> None:
     for _ in range(2):
         x = torch.randn(4, 3, 3)
         np.testing.assert_allclose(compiled(x.numpy()).numpy(), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
-    assert converted.state.shape == (0,)
+    assert dict(converted.named_buffers())["state"].shape == (0,)
 
 
 def test_a_state_that_the_next_call_reads_is_refused() -> None:

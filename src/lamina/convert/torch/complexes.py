@@ -435,10 +435,11 @@ def power(call: ComplexCall) -> Any:
 
 def _polar(re: Any, im: Any) -> Parts:
     """Magnitude and angle of a number of parts; im: None for a real one."""
-    if isinstance(re, Operand):
-        im = ops.zeros_like(re) if im is None else im
-        return ops.hypot(re, im), ops.atan2(im, re)
-    return cmath.polar(complex(re, im or 0.0))
+    if not isinstance(re, Operand):
+        return cmath.polar(complex(re, im or 0.0))
+    x: Any = re
+    im = ops.zeros_like(x) if im is None else im
+    return ops.hypot(x, im), ops.atan2(im, x)
 
 
 @_enter("sgn", "sign")

@@ -70,7 +70,7 @@ class Selection:
     def is_beside(self, x: Any) -> bool:
         """Whether a tensor that is computed with has values for each selected element: the whole has other places."""
         ndim = self.values.ndim - self.mask.ndim + 1
-        return x.ndim > ndim or (x.ndim == ndim and x.shape[0] != 1)
+        return bool(x.ndim > ndim or (x.ndim == ndim and x.shape[0] != 1))
 
     def taken(self) -> Cell:
         """The selected elements alone. Raises TypeError where their number is unknown."""
