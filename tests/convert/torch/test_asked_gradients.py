@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops
-from lamina.convert.torch import TorchConversionError, from_torch
+from lamina import convert, ops
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
 
 
 def mlp(*sizes: int) -> Any:
@@ -138,7 +137,7 @@ def test_values_and_gradients_are_pytorchs(network: Callable[[], Any], compiled:
     weights = [np.cos(np.arange(y.numel(), dtype=np.float32)).reshape(y.shape) for y in wanted]
     total = sum((y * torch.from_numpy(w)).sum() for y, w in zip(wanted, weights, strict=True))
     slopes = torch.autograd.grad(total, list(source.parameters()), allow_unused=True)
-    net, way = from_torch(source), lm.jit if compiled else lambda f: f
+    net, way = convert.from_torch(source), lm.jit if compiled else lambda f: f
 
     def loss(net: Any, *given: Any) -> Any:
         return sum((y * w).sum() for y, w in zip(several(net(*given)), weights, strict=True))
@@ -156,7 +155,7 @@ def test_values_and_gradients_are_pytorchs(network: Callable[[], Any], compiled:
 def test_a_step_trains_by_forces_and_the_network_goes_back() -> None:
     torch.manual_seed(0)
     source = Forces()
-    net, at, wanted = from_torch(copy.deepcopy(source)), ops.randn(5, 3), lm.ones(5, 3)
+    net, at, wanted = convert.from_torch(copy.deepcopy(source)), ops.randn(5, 3), lm.ones(5, 3)
     step = lm.train_step(net, lambda found, y: ops.mse_loss(found[1], y), lm.optim.SGD(lr=0.01))
     losses = [step(at, wanted).item() for _ in range(3)]
     own = torch.optim.SGD(source.parameters(), lr=0.01)
@@ -166,7 +165,7 @@ def test_a_step_trains_by_forces_and_the_network_goes_back() -> None:
         own.zero_grad()
         found.backward()
         own.step()
-    again = lm.convert.to_torch(net, at)(torch.from_numpy(at.numpy()))[1]
+    again = convert.to_torch(net, at)(torch.from_numpy(at.numpy()))[1]
     np.testing.assert_allclose(again.detach().numpy(), net(at)[1].numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -185,7 +184,7 @@ def test_without_create_graph_they_are_constants() -> None:
 
     torch.manual_seed(0)
     source, x = Kept(), torch.randn(2, 3)
-    net = from_torch(source)
+    net = convert.from_torch(source)
     wanted = torch.autograd.grad(source(x).sum(), list(source.parameters()), allow_unused=True)
     found = lm.grad(lambda net: net(lm.tensor(x.detach().numpy())).sum())(net)
     for (name, p), g in zip(source.named_parameters(), wanted, strict=True):
@@ -204,13 +203,13 @@ def test_what_outputs_do_not_depend_on() -> None:
             return torch.autograd.grad(y, [self.a.weight, self.b.weight], allow_unused=self.allowed)
 
     x = torch.linspace(-1, 1, 6).reshape(2, 3)
-    used, unused = from_torch(Unused(True))(x)
+    used, unused = convert.from_torch(Unused(True))(x)
     np.testing.assert_allclose(used.numpy(), x.sum(0, keepdim=True).numpy(), atol=1e-6)
     np.testing.assert_array_equal(unused.numpy(), np.zeros((1, 3)))
     with pytest.raises(
-        TorchConversionError, match=r"no output depends on inputs\[1\], f32\[1,3\].*allow_unused"
+        convert.TorchConversionError, match=r"no output depends on inputs\[1\], f32\[1,3\].*allow_unused"
     ):
-        from_torch(Unused(False))(x)
+        convert.from_torch(Unused(False))(x)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +232,10 @@ def test_what_a_graph_does_not_hold_is_refused(ask: Callable[[Any, Any], Any], t
             x = x.detach().requires_grad_()
             return ask(self.layer(x), x)
 
-    with pytest.raises(TorchConversionError, match=rf"Asks: forward calls.*{text.removeprefix('calls ')}"):
-        from_torch(Asks())(torch.ones(2, 3))
+    with pytest.raises(
+        convert.TorchConversionError, match=rf"Asks: forward calls.*{text.removeprefix('calls ')}"
+    ):
+        convert.from_torch(Asks())(torch.ones(2, 3))
 
 
 def test_a_part_that_stays_in_pytorch_may_ask() -> None:
@@ -249,5 +250,5 @@ def test_a_part_that_stays_in_pytorch_may_ask() -> None:
 
     torch.manual_seed(0)
     source, x = torch.nn.Sequential(Slope(), torch.nn.Linear(3, 2)), torch.randn(4, 3)
-    net = from_torch(source, x, exclude=lambda part: isinstance(part, Slope))
-    assert lm.convert.check(source, net, x).gradient < 1e-6
+    net = convert.from_torch(source, x, exclude=lambda part: isinstance(part, Slope))
+    assert convert.check(source, net, x).gradient < 1e-6
