@@ -228,3 +228,122 @@ def test_functions_with_a_gradient_of_their_own_are_written_to_onnx_by_their_for
     left = from_torch(nn.Sequential(net, nn.Linear(4, 2)).eval(), x, exclude=lambda m: isinstance(m, Net))
     with pytest.raises(ValueError, match="only PyTorch can compute it"):
         lm.convert.to_onnx(left, x.numpy())
+
+
+def assigning() -> tuple[Any, Any, Any]:
+    """A network whose targets are assigned by NumPy, as detectors do, with a loss of the pairs of a batch, which it
+    selects by labels; what stays of it, and its inputs.
+    """
+    import numpy as np
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Matcher(nn.Module):
+        @torch.no_grad()
+        def forward(self, scores: Any, labels: Any) -> Any:
+            costs = scores.detach().cpu().numpy()
+            return [(torch.as_tensor(np.argsort(c[:, 0])[:2]), n) for c, n in zip(costs, labels, strict=True)]
+
+    class Pairs(nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            first, second = torch.where(y[:, None] == y)
+            return F.pairwise_distance(x[first], x[second]).mean() if len(first) else x.sum() * 0
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores, self.matcher, self.pairs = nn.Linear(3, 4), Matcher(), Pairs()
+
+        def forward(self, x: Any, labels: Any) -> Any:
+            scores, loss = self.scores(x), 0.0
+            for row, (places, n) in zip(scores, self.matcher(scores, labels), strict=True):
+                loss = loss + F.cross_entropy(row[places], n)
+            return loss + self.pairs(scores.mean(1), labels[:, 0])
+
+    x, labels = torch.randn(3, 5, 3), torch.tensor([[1, 0], [2, 3], [1, 1]])
+    return Net(), lambda m: isinstance(m, (Matcher, Pairs)), (x, labels)
+
+
+def test_modules_that_stay_may_read_values_if_their_results_have_fixed_shapes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    import copy
+
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import check, from_torch
+
+    torch.manual_seed(0)
+    net, stays, inputs = assigning()
+    converted = from_torch(net, *inputs, share=False, exclude=stays)
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+    found = check(net, converted, *inputs)
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-5, found
+    step = lm.train_step(converted, lambda y, _: y, lm.optim.SGD(lr=0.1))
+    given, unused = tuple(lm.tensor(x.numpy()) for x in inputs), lm.zeros(3)
+    twin = copy.deepcopy(net)
+    optimizer = torch.optim.SGD(twin.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = twin(*inputs)
+        loss.backward()
+        optimizer.step()
+        assert abs(float(step(given, unused)) - loss.item()) < 1e-4
+
+
+def test_layers_that_are_dropped_at_random_can_stay() -> None:
+    import numpy as np
+    import torch
+    from torch import nn
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Dropped(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2 if torch.rand(1) < 0.5 else x * 0
+
+    net, x = nn.Sequential(Dropped(), nn.Identity()), torch.ones(2, 3)
+    converted = from_torch(net, x, exclude=lambda m: isinstance(m, Dropped))
+    forward = lm.jit(converted)
+    given = lm.tensor(np.ones((2, 3), np.float32))
+    assert {float(forward(given).sum()) for _ in range(30)} == {0.0, 12.0}
+    gradients = lm.grad(lambda v: converted(v).sum())
+    assert {float(gradients(given).sum()) for _ in range(30)} == {0.0, 12.0}
+
+
+def test_modules_that_stay_return_what_the_graph_knows() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    class Returns(nn.Module):
+        def __init__(self, result: Any) -> None:
+            super().__init__()
+            self.result = result
+
+        def forward(self, x: Any) -> Any:
+            x.numpy()  # PyTorch's exporter has no values
+            return self.result(x)
+
+    def converted(result: Any) -> Any:
+        net = nn.Sequential(Returns(result), nn.Identity())
+        return from_torch(net, torch.rand(4), exclude=lambda m: isinstance(m, Returns))
+
+    with pytest.raises(TorchConversionError, match=r"0 \(Returns\) returns NumPy's arrays"):
+        converted(lambda x: x.numpy())
+    for result in (lambda x: x[x > -1], lambda x: (x, bool(x[0] > -1))):
+        net = converted(result)
+        net(torch.rand(4))
+        with pytest.raises(TorchConversionError, match=r"0 \(Returns\) stays PyTorch's and returned"):
+            net(torch.tensor([-2.0, 1, 1, 1]))
+
+    def writes(x: Any) -> Any:
+        return x.mul_(2) if x[0] < 0 else x + 1
+
+    with pytest.raises(TorchConversionError, match="wrote an input at some values only"):
+        converted(writes)(torch.tensor([-2.0, 1, 1, 1]))

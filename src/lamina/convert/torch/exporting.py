@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+import logging
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -493,10 +494,12 @@ def exporting() -> Iterator[None]:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Without fused inference kernels, which only this path would call, without the exporter's output (warnings, and
-    the whole graph of each failed attempt), and without checks of masks' values.
+    errors and the whole graph of each failed attempt), and without checks of masks' values.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    silent, log.disabled = log.disabled, True
     printing = vars(torch.export._trace)
     printing["print"] = lambda *texts, **options: None
     try:
@@ -508,6 +511,7 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         del printing["print"]
+        log.disabled = silent
         torch.backends.mha.set_fastpath_enabled(fast)
 
 

@@ -33,6 +33,7 @@ from lamina.convert.torch.gradient_hooks import TENSOR, Rule, gradient_hooks, pa
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.node import TorchCall, TorchConversionError, converts
 from lamina.convert.torch.report import LeftCalls
+from lamina.convert.torch.samples import samples, unknown_sizes, with_values
 from lamina.ops.core import Array, bind
 from lamina.ops.custom import CustomOp
 from lamina.spec import DTYPES, Spec, as_dtype
@@ -61,6 +62,8 @@ class StayingCall:
         self.buffers = len(list(module.buffers()))
         self.modes = [(m, m.training) for m in module.modules()]
         self.written: tuple[int, ...] = ()
+        self.others: dict[int, Any] = {}  # results that are no tensors, by place
+        self.sampled = False  # whether its results' shapes are known from sample values alone
         self._specs: dict[tuple[Spec, ...], tuple[Spec, ...]] = {}
 
     @property
@@ -82,26 +85,56 @@ class StayingCall:
 
     def shown(self, operands: Tensors) -> list[torch.Tensor]:
         """Valueless results and new values for valueless operands; records the nesting of the results."""
-        with _Writes() as writes, AskedGradients():
-            results = self._results(operands)
+        unknown = unknown_sizes(operands)
+        before = len(unknown)
+        try:
+            with _Writes() as writes, AskedGradients():
+                results = self._results(operands)
+        except Exception:
+            # Its code reads values (an assignment by SciPy, a choice at random), which must not decide shapes.
+            del unknown[before:]
+            operands = samples(operands)
+            with with_values(), _Writes() as writes:
+                results = self._results(operands)
+            self.sampled = True
         # Norms overwrite running statistics without declaring it in their schema.
         kept = range(len(operands) - self.buffers * self.trains, len(operands))
         self.written = tuple(i for i, x in enumerate(operands) if i in kept or _memory(x) in writes.memory)
-        return [torch.empty_like(y) for y in (*results, *(operands[i] for i in self.written))]
+        found = (*results, *(operands[i] for i in self.written))
+        return [torch.empty(y.shape, dtype=y.dtype, device=y.device) for y in found]
 
     def specs(self, given: tuple[Spec, ...]) -> tuple[Spec, ...]:
         """Shapes and dtypes of the results of `run`."""
         if given not in self._specs:
-            with FakeTensorMode(allow_non_fake_inputs=True), _RUNNING, self._in_mode():
-                fakes = [torch.empty(s.shape, dtype=getattr(torch, s.dtype.name)) for s in given]
-                found = self._run(fakes)
-            self._specs[given] = tuple(Spec(tuple(y.shape), as_dtype(str(y.dtype)[6:])) for y in found)
+            mode = with_values() if self.sampled else FakeTensorMode(allow_non_fake_inputs=True)
+            with mode, _RUNNING, self._in_mode():
+                empty = [torch.empty(s.shape, dtype=getattr(torch, s.dtype.name)) for s in given]
+                found = self._run(samples(empty) if self.sampled else empty)
+            self._specs[given] = tuple(map(_spec, found))
         return self._specs[given]
 
     def run(self, operands: Tensors, seed: Any = None) -> list[torch.Tensor]:
         """Results, then new values of written operands."""
         with _RUNNING, self._in_mode(), _seeded(seed):
-            return self._run(operands)
+            others, versions = self.others, [x._version for x in operands]
+            found = self._run(operands)
+        if self.sampled:
+            self._check(operands, others, found)
+            if versions != [x._version for x in operands]:
+                raise TorchConversionError(f"{self} stays PyTorch's and wrote an input at some values only")
+        return found
+
+    def _check(self, operands: Tensors, others: dict[int, Any], found: Tensors) -> None:
+        """Raises TorchConversionError for results other than those of sample values."""
+        want = self.specs(tuple(map(_spec, operands)))
+        if tuple(map(_spec, found)) != want or self.others != others:
+            made = ", ".join(map(str, (*map(_spec, found), *self.others.values())))
+            expected = ", ".join(map(str, (*want, *others.values())))
+            raise TorchConversionError(
+                f"{self} stays PyTorch's and returned {made}, not {expected}: its values may decide what its "
+                "results hold, not their shapes or what is no tensor. Return tensors of fixed shapes, or exclude "
+                "the module around it"
+            )
 
     def gradients(
         self, operands: Tensors, seed: Any, grads: Sequence[torch.Tensor | None]
@@ -141,6 +174,8 @@ class StayingCall:
             torch.func.functional_call(self.body, state, args, kwargs), open_dataclasses=True
         )
         self.others = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
+        if any(isinstance(x, np.ndarray) for x in self.others.values()):
+            raise TorchConversionError(f"{self} returns NumPy's arrays, which no program holds: return tensors")
         return [x for x in leaves if isinstance(x, torch.Tensor)]
 
     def nested(self, results: Tensors) -> Any:
@@ -204,6 +239,10 @@ class _Writes(TorchDispatchMode):
                     if isinstance(x, torch.Tensor)
                 }
         return func(*args, **(kwargs or {}))
+
+
+def _spec(x: torch.Tensor) -> Spec:
+    return Spec(tuple(x.shape), as_dtype(str(x.dtype)[6:]))
 
 
 def _memory(x: torch.Tensor) -> int:
