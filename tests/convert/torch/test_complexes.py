@@ -265,7 +265,8 @@ torch.fft.fft(z); torch.fft.fft(z, dim=0); torch.fft.fft(x[..., 0], 6, 0, "ortho
 torch.fft.rfft(x[..., 0]); torch.fft.irfft(z); torch.fft.irfft(z, 5); torch.fft.fft2(z); torch.fft.ifft2(z, (2, 3))
 torch.fft.rfft2(x[..., 0]); torch.fft.irfft2(z); torch.fft.fftn(z); torch.fft.fftn(z, (2,)); torch.fft.rfftn(x)
 torch.fft.ifftn(z, dim=(0,)); torch.fft.irfftn(z, (3, 4)); torch.fft.fft(torch.arange(4)); torch.fft.fftshift(z)
-torch.fft.ifftshift(z, 1)
+torch.fft.ifftshift(z, 1); torch.fft.irfft(x[..., 0]); torch.fft.irfft2(x[..., 1], norm="ortho"); torch.fft.irfftn(x)
+torch.fft.hfft(z); torch.fft.hfft(x[..., 0], 5, norm="ortho"); torch.fft.ihfft(x[..., 0]); torch.fft.ihfft(x, 3, 1)
 """
 
 

@@ -96,6 +96,10 @@ class ComplexCell(Cell):
         self.im.replace(value[..., 1])
 
 
+#: Transforms to real numbers, of real ones, too: their imaginary part is zero.
+BACK_TO_REAL = frozenset(("irfft", "irfft2", "irfftn", "hfft"))
+
+
 def is_complex(node: Node) -> bool:
     """Whether a node returns a complex tensor, or several."""
     seen = example(node)
@@ -104,9 +108,13 @@ def is_complex(node: Node) -> bool:
 
 
 def involved(node: Node) -> bool:
-    """Whether a call takes or returns complex numbers (a call of a subgraph is judged by the calls within)."""
+    """Whether a call takes or returns complex numbers (a call of a subgraph is judged by the calls within), or real
+    ones in place of complex ones.
+    """
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return False
+    if plain_name(node) in BACK_TO_REAL:
+        return True
     return node.op.startswith("call") and (is_complex(node) or any(map(is_complex, node.all_input_nodes)))
 
 
@@ -502,6 +510,22 @@ FUNCTIONS |= {
     for name in ("fft", "ifft", "rfft", "irfft")
     for axes in ("", "2", "n")
 }
+
+
+@_enter("hfft")
+def hfft(call: ComplexCall) -> Any:
+    """The transform of a signal whose second half is the conjugate of the first."""
+    given = call.named()
+    re, im = parts_of(given.pop("input"))
+    return fft.hfft(ops.stack((re, ops.zeros_like(re) if im is None else im), -1), **given)
+
+
+@_enter("ihfft")
+def ihfft(call: ComplexCall) -> Any:
+    """The inverse of `hfft`."""
+    given = call.named()
+    found = fft.ihfft(parts_of(given.pop("input"))[0], **given)
+    return found[..., 0], found[..., 1]
 
 
 @_enter("stft")
