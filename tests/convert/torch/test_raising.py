@@ -1,6 +1,8 @@
 """Branches that only raise by values: the graph is of the values that pass."""
 
+import logging
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -95,9 +97,17 @@ def by_functions_of_tensors(x: Any, y: Any) -> Any:
     return x + 7
 
 
+def warned_of(x: Any, y: Any) -> Any:
+    if y.max() > 100 or (y.float().std() < 1e-6 * y.max()).any():
+        warnings.warn("nearly constant", stacklevel=2)
+        logging.getLogger(__name__).warning("nearly constant")
+    return x + 8
+
+
 @pytest.mark.parametrize(
     "forward",
     [
+        warned_of,
         too_large,
         asserted,
         negated,
@@ -124,6 +134,14 @@ def test_a_branch_that_only_raises_is_left_out(forward: Any) -> None:
 
 def decided(x: Any, y: Any) -> Any:
     if y.max() >= 3:
+        x = x + 1
+    return x
+
+
+def warned_or_decided(x: Any, y: Any) -> Any:
+    if y.max() >= 3:
+        warnings.warn("too large", stacklevel=2)
+    else:
         x = x + 1
     return x
 
@@ -166,7 +184,9 @@ def never_passing(x: Any, y: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("forward", [decided, elsewhere, caught, read_otherwise, kept, never_passing])
+@pytest.mark.parametrize(
+    "forward", [decided, warned_or_decided, elsewhere, caught, read_otherwise, kept, never_passing]
+)
 def test_other_decisions_are_refused(forward: Any) -> None:
     class Deciding(torch.nn.Module):
         def forward(self, x: Any, y: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import traceback
-import logging
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,11 +1,11 @@
-"""Branches of a network's code that only raise, by values of tensors: a graph is of the values that pass.
+"""Branches of a network's code that only raise or warn, by values of tensors: a graph is of the values that pass.
 
     if labels.max() >= self.vocab_size:
         raise ValueError("labels exceed the vocabulary")
 
 A graph has no values to decide by. Where all that a branch does is raise, the other way is the only one that gives
-results, so that it is the one recorded. What Python computes with in a condition (`int(labels.max()) + 1 > n`) is a
-number with which it passes.
+results, so that it is the one recorded; where it warns, both give the same. What Python computes with in a condition
+(`int(labels.max()) + 1 > n`) is a number with which it passes.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _value_place(frame: FrameType, called: bool) -> Span | None:
 
 @lru_cache(maxsize=256)
 def _parts(file: str) -> list[_ConditionPart]:
-    """The parts of all conditions in a file of branches that only raise."""
+    """The parts of all conditions in a file of branches that only raise, or only warn."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -201,6 +201,8 @@ def _parts(file: str) -> list[_ConditionPart]:
     for node in _uncaught(tree):
         if isinstance(node, ast.If) and _only_raises(node.body) != _only_raises(node.orelse):
             found += _of(node.test, _only_raises(node.orelse))
+        elif isinstance(node, ast.If) and not node.orelse and all(map(_warns, node.body)):
+            found += _of(node.test, False)
         elif isinstance(node, ast.Assert):
             found += _of(node.test, True)
     return found
@@ -219,6 +221,19 @@ def _only_raises(branch: list[ast.stmt]) -> bool:
     """Whether all that it does is raise, perhaps with a text that it makes before."""
     steps = all(isinstance(step, ast.Raise | ast.Assign | ast.Expr) for step in branch)
     return steps and bool(branch) and isinstance(branch[-1], ast.Raise)
+
+
+def _warns(step: ast.stmt) -> bool:
+    """Whether it is a call of a function that warns, as its name says: `warnings.warn`, `log.warning`."""
+    called = step.value.func if isinstance(step, ast.Expr) and isinstance(step.value, ast.Call) else None
+    name = (
+        called.attr
+        if isinstance(called, ast.Attribute)
+        else called.id
+        if isinstance(called, ast.Name)
+        else ""
+    )
+    return "warn" in name
 
 
 def _of(test: ast.expr, passes: bool) -> Iterator[_ConditionPart]:

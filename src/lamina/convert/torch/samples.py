@@ -22,8 +22,8 @@ def with_values() -> Iterator[None]:
 
 
 def unknown_sizes(valueless: Sequence[torch.Tensor]) -> list[Any]:
-    """The sizes that depend on values and are in no result yet, while a graph of these operands is made: PyTorch's own
-    list. A call that raised leaves its own there.
+    """The sizes that depend on values and are in no result yet, while a graph of these operands is made: PyTorch's
+    own list. A call that raised leaves its own there.
     """
     environments = (x.fake_mode.shape_env for x in valueless if isinstance(x, FakeTensor))
     found: list[Any] = next((e.pending_fresh_unbacked_symbols for e in environments if e is not None), [])

@@ -175,7 +175,9 @@ class StayingCall:
         )
         self.others = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
         if any(isinstance(x, np.ndarray) for x in self.others.values()):
-            raise TorchConversionError(f"{self} returns NumPy's arrays, which no program holds: return tensors")
+            raise TorchConversionError(
+                f"{self} returns NumPy's arrays, which no program holds: return tensors"
+            )
         return [x for x in leaves if isinstance(x, torch.Tensor)]
 
     def nested(self, results: Tensors) -> Any:
