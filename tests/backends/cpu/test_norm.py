@@ -188,3 +188,17 @@ def test_blocks_that_channels_do_not_fill(op: Op, tag: str) -> None:
     plan = CPU.plan(op, [s.with_tag(tag) if s.ndim == 4 else s for s in specs], Policy())
     for y, ref in zip(execute(CPU.device, plan, arrays), run_reference(op, arrays, float64), strict=True):
         assert not mismatch(y, ref, float32)
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 0.0])
+def test_statistics_of_rows_without_variance_or_numbers_warn_of_nothing(epsilon: float) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    x[0], x[1, 3], x[2, 5] = 2.0, np.nan, np.inf
+    one = np.ones(64, np.float32)
+    op = LayerNorm(1, epsilon)
+    plan = CPU.plan(op, [Spec(a.shape, float32) for a in (x, one, one)], Policy())
+    found = execute(CPU.device, plan, [x, one, one])
+    wanted = run_reference(op, [x, one, one])
+    assert found[2].shape == wanted[2].shape
+    np.testing.assert_allclose(found[2][[0, 3]], wanted[2][[0, 3]], rtol=1e-5)
+    assert np.isnan(found[2][1]).all()

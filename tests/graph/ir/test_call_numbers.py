@@ -48,6 +48,28 @@ def test_numbers_of_arguments_and_closure_and_of_nothing_else() -> None:
     assert same([nothing, np.array([1, 0, 0], np.float32)])
 
 
+def test_numbers_of_one_dtype_are_one_result() -> None:
+    x = Value(lm.Spec((3,), lm.float32), name="x")
+    numbers = of({x: np.array([3, 0, 5], np.float32)}, {})
+    for asked in (ops.sum(x), x * 2, ops.sum(ops.ne(x, 0))):
+        assert numbers.of(asked) is not None
+    results: list[int] = []
+
+    def computed(graph: Graph) -> Any:
+        def run(*arrays: Any) -> Sequence[Any]:
+            found = graph(*map(lm.tensor, arrays))
+            results.append(len(found))
+            return found
+
+        return run
+
+    same = SameNumbers(numbers, [x], computed)
+    assert same([np.array([3, 0, 5], np.float32)])
+    assert not same([np.array([3, 0, 6], np.float32)])
+    assert not same([np.array([0, 3, 5], np.float32)])
+    assert results == [2, 2, 2]
+
+
 def test_without_numbers_every_call_is_the_same() -> None:
     same = SameNumbers(of({}, {}), [], lambda graph: pytest.fail("nothing is compiled"))
     assert not same

@@ -7,7 +7,9 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.ops.core import Array
+from lamina.backends.reference import run_reference
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import Gather, GatherGrad, Scatter
 from lamina.spec import DTypeError, ShapeError
 from tests.helpers.functions import grad, run
 
@@ -201,3 +203,16 @@ def test_gradients_as_torch(reduce: str, include_self: bool) -> None:
     )
     np.testing.assert_allclose(found[0], a.grad.numpy(), rtol=1e-12)
     np.testing.assert_allclose(found[2], b.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("index", [[[4]], [[-5]]], ids=str)
+@pytest.mark.parametrize("op", [Gather(1), GatherGrad(1, 4), Scatter(1, "set"), Scatter(1, "add")], ids=str)
+def test_an_index_out_of_range_is_named(op: Op, index: list[list[int]]) -> None:
+    """NumPy finds it; the message is the op's. For a shared index, and for one each."""
+    for at in (np.array(index), np.broadcast_to(np.array(index), (3, 1))):
+        x, part = np.zeros((3, 4), np.float32), np.ones((3, 1), np.float32)
+        operands = {Gather: (x, at), GatherGrad: (part, at), Scatter: (x, at, part)}[type(op)]
+        with pytest.raises(
+            IndexError, match=rf"{op.name}: index {index[0][0]} at position \(0, 0\) is outside -4"
+        ):
+            run_reference(op, operands)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from lamina._cached import cached_property
 from lamina.backends import Again, Call, Kernels, NoKernel, Plan, PlanTape, Run
+from lamina.backends.quiet import Quiet, sequence
 from lamina.c.errors import DnnlInvalidArguments, DnnlUnimplemented
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
 from lamina.onednn.recipe import RecipeError, encode, encode_desc
@@ -284,6 +283,7 @@ class Chain:
     outputs: list[Spec]
     stages: list[PrimitiveStage | PlanStage | Bind] = field(default_factory=list)
     workspace: int = 0
+    warns: bool = False  # whether NumPy may warn of what the Python functions compute
 
     def temporary(self, nbytes: int) -> Location:
         """Workspace of its own."""
@@ -301,16 +301,17 @@ class Chain:
         """Append another plan, which reads and writes these places; op: the op that it computes."""
         self.stages.append(PlanStage(plan, tuple(inputs), tuple(outputs), self.temporary(plan.workspace), op))
 
-    def call(self, bind: Bind) -> None:
-        """Append a Python function, created when addresses are known."""
+    def call(self, bind: Bind, *, warns: bool = True) -> None:
+        """Append a Python function, created when addresses are known; warns: whether NumPy may warn in it."""
         self.stages.append(bind)
+        self.warns |= warns
 
     def plan(self, label: str = "", aliases: Mapping[int, int] | None = None) -> Plan:
         """The finished plan. The primitives share one piece of scratch memory."""
         described = [s.desc for s in self.stages if isinstance(s, PrimitiveStage)]
         scratch = max((d.scratchpad.nbytes for d in described), default=0)
         text = label or "onednn " + ", ".join(dict.fromkeys(d.implementation for d in described))
-        make = Stages(tuple(self.stages), self.workspace)
+        make = Stages(tuple(self.stages), self.workspace, self.warns)
         return Plan(
             tuple(self.inputs),
             tuple(self.outputs),
@@ -327,13 +328,13 @@ class Stages:
 
     stages: tuple[PrimitiveStage | PlanStage | Bind, ...]
     scratch: int
+    warns: bool
 
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""
         place = call.workspace + self.scratch
         runs = [self._bound(stage, call, place) for stage in self.stages]
-        only = all(isinstance(s, PrimitiveStage | PlanStage) for s in self.stages)
-        return sequence(runs) if only else quiet(sequence(runs))
+        return Quiet(sequence(runs)) if self.warns else sequence(runs)
 
     @staticmethod
     def _bound(stage: PrimitiveStage | PlanStage | Bind, call: Call, place: int) -> Run:
@@ -363,28 +364,6 @@ class Stages:
             return [stage.recorded(call, place, tape)]
         except RecipeError:
             return None
-
-
-def sequence(runs: Sequence[Run]) -> Run:
-    """One function that runs them all."""
-    if len(runs) == 1:
-        return runs[0]
-
-    def run() -> None:
-        for step in runs:
-            step()
-
-    return run
-
-
-def quiet(run: Run) -> Run:
-    """`run` without NumPy's warnings of overflow and invalid values: those are regular results."""
-
-    def silent() -> None:
-        with np.errstate(all="ignore"):
-            run()
-
-    return silent
 
 
 def single(

@@ -281,13 +281,16 @@ def layer_norm(op: LayerNorm, specs: Sequence[Spec], device: Device, policy: Pol
 
     def finish(call: Call) -> Run:
         r, var = _array(at_output(2), call, count), _array(variance, call, count)
+        epsilon, one = np.float32(op.epsilon), np.float32(1)
 
         def run() -> None:
-            r[:] = 1 / np.sqrt(var + op.epsilon)
+            np.add(var, epsilon, out=r)
+            np.sqrt(r, out=r)
+            np.divide(one, r, out=r)
 
         return run
 
-    chain.call(finish)
+    chain.call(finish, warns=not np.float32(op.epsilon) > 0)
     return chain.plan()
 
 

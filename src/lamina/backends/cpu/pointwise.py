@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+import numpy as np
+
 from lamina import onednn
-from lamina.backends import NoKernel, Plan
+from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.guarded import guarded
 from lamina.backends.cpu.library import (
     at_input,
@@ -32,6 +35,7 @@ from lamina.backends.cpu.post import (
     keeps_zero,
     loses_infinity,
 )
+from lamina.backends.reference import Numpy, array_at
 from lamina.onednn import ARG, Eltwise, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op, inferred
 from lamina.ops.primitives.pointwise import (
@@ -48,11 +52,14 @@ from lamina.ops.primitives.pointwise import (
 )
 from lamina.replay.guards import finite, no_nan
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec
+from lamina.spec import Policy, Spec, float32
 
 #: Floats in the widest vector; the row length from which a partial last vector costs nothing; and the number of
 #: elements from which loops, which are faster on shorter rows, are worth compiling.
 _VECTOR, _LONG_ROW, _MANY = 16, 128, 1 << 16
+
+#: Fewer elements NumPy takes the larger of x and 0 of while the guard of oneDNN's relu looks for NaN.
+LEAST = 8192
 
 _FROM_OUTPUT = {
     ReluGrad: "relu_use_dst_for_bwd",
@@ -91,8 +98,29 @@ def _by_step(op: Op, step: Eltwise, x: Spec) -> Plan:
 def relu(op: Relu | ClippedRelu | LeakyRelu, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y = max(x, 0), perhaps clipped."""
     computes(specs[0])
+    x = _kept(specs[0], zero_kept=True)
+    if x.numel < LEAST and x.dtype == float32 and not x.physical.is_blocked:
+        return Plan((x,), (x,), SmallRelu(op, (x,), (x,)), aliases={0: 0}, label=f"numpy {op.name}")
     step = Eltwise("clip_v2", 0.0, op.hi) if isinstance(op, ClippedRelu) else Eltwise("relu")
-    return guarded(_by_step(op, step, _kept(specs[0], zero_kept=True)), op, no_nan)
+    return guarded(_by_step(op, step, x), op, no_nan)
+
+
+@dataclass(frozen=True, eq=False)
+class SmallRelu(Numpy):
+    """Relu of a small array, perhaps clipped: NumPy writes the result in place, and never warns."""
+
+    def __call__(self, call: Call) -> Run:
+        """Bind to addresses."""
+        x, y = array_at(call.inputs[0], self.inputs[0]), array_at(call.outputs[0], self.outputs[0])
+        zero, upper = np.zeros((), x.dtype), getattr(self.op, "hi", None)
+
+        def run() -> None:
+            np.maximum(x, zero, out=y)
+
+        def clipped() -> None:
+            np.minimum(np.maximum(x, zero, out=y), upper, out=y)
+
+        return run if upper is None else clipped
 
 
 @kernels(Exp, source="onednn")

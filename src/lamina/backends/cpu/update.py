@@ -16,7 +16,8 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.backends.cpu.library import attempt, computes, flat, is_padded, kernels, quiet
+from lamina.backends.cpu.library import attempt, computes, flat, is_padded, kernels
+from lamina.backends.quiet import Quiet
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc, scale_argument
 from lamina.ops.core import Array
 from lamina.ops.primitives.update import AdamUpdate, SgdUpdate, Update
@@ -111,7 +112,7 @@ def _bind_blocks(op: Update, inputs: Sequence[Spec], outputs: Sequence[Spec], ca
         for target, value in zip(new_numbers, (*after, t), strict=False):
             target[0] = value
 
-    return quiet(run)
+    return Quiet(run)
 
 
 def _norms(
@@ -165,7 +166,7 @@ def _plain_sgd(op: SgdUpdate, spec: Spec, dp: MemoryDesc, dg: MemoryDesc) -> Cal
             keep()
             step()
 
-        return quiet(run)
+        return Quiet(run)
 
     return make
 
@@ -200,7 +201,7 @@ def _momentum_sgd(
             c[1] = -r[0] * op.momentum if op.nesterov else -r[0]
             last()
 
-        return quiet(run)
+        return Quiet(run)
 
     return make
 
@@ -280,7 +281,7 @@ class _Adam:
             divide()
             after[0] = count
 
-        return quiet(run)
+        return Quiet(run)
 
 
 def _moved(source: int, target: int, nbytes: int) -> Run:

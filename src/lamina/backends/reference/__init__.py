@@ -15,6 +15,7 @@ import numpy as np
 
 from lamina.backends import Backend, Call, Meaning, NoKernel, Plan, PlanTape, Run, passing_plan
 from lamina.backends.collective import host_plan
+from lamina.backends.quiet import Quiet
 from lamina.ops.core import Array, Op, inferred
 from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.shape import After, Reshape
@@ -146,27 +147,41 @@ class Numpy:
         """Bind to addresses."""
         arrays = [array_at(p, s) for p, s in zip(call.inputs, self.inputs, strict=True)]
         targets = [array_at(p, s) for p, s in zip(call.outputs, self.outputs, strict=True)]
-        outputs, reference, quiet = self.outputs, self.op.reference, np.errstate
+        outputs, repeated = self.outputs, _repeated(self.op.reference, arrays, targets)
         as_they_are = all(_widen(a, None) is a for a in arrays)
         checked = False
 
         def run() -> None:
             nonlocal checked
-            if checked and as_they_are:  # small arrays: the general path would cost more than the call itself
-                with quiet(all="ignore"):
-                    found = reference(*arrays)
-                    for target, values in zip(targets, found, strict=True):
-                        target[...] = values
-                return
+            if checked:  # small arrays: the general path would cost more than the call itself
+                return repeated()
             for target, values in zip(targets, _compute(self.op, arrays, outputs), strict=True):
                 target[...] = values
-            checked = True
+            checked = as_they_are
+            return None
 
-        return run
+        return Quiet(run)
 
     def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
         """As data."""
         return [Meaning(self.op, self.inputs, self.outputs, call)]
+
+
+def _repeated(reference: Any, arrays: Sequence[Array], targets: Sequence[Array]) -> Run:
+    """A call whose results are known to be as `infer` says."""
+    if len(targets) == 1:
+        (only,) = targets
+
+        def one() -> None:
+            only[...] = reference(*arrays)[0]
+
+        return one
+
+    def several() -> None:
+        for target, values in zip(targets, reference(*arrays), strict=True):
+            target[...] = values
+
+    return several
 
 
 def _nothing() -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from lamina.graph.ir.graph import Graph, Value, reachable, tensor_of
 from lamina.graph.ir.surroundings import users_frame
 from lamina.ops.core import recording
+from lamina.ops.primitives.shape import cat
+from lamina.spec import DType
 from lamina.tensors import Tensor, as_tensor
 
 
@@ -38,6 +40,23 @@ class CallNumbers:
             found: Tensor = Graph(inputs, [value])(*operands)[0]
             self.asked[value] = np.array(found.numpy())
         return found
+
+
+def _by_dtype(
+    asked: Mapping[Value, np.ndarray[Any, Any]],
+) -> tuple[list[Value], list[np.ndarray[Any, Any]]]:
+    """The values of each dtype as one, and their numbers: a result of its own costs each call as much as computing it
+    does."""
+    groups: dict[DType, list[Value]] = {}
+    for value in asked:
+        groups.setdefault(value.dtype, []).append(value)
+    parts = groups.values()
+    joined = [cat([v.reshape((-1,)) for v in part]) if len(part) > 1 else part[0] for part in parts]
+    numbers = [
+        np.concatenate([asked[v].reshape(-1) for v in part]) if len(part) > 1 else asked[part[0]]
+        for part in parts
+    ]
+    return joined, numbers
 
 
 def inputs_of(*values: Value) -> list[Value]:
@@ -74,12 +93,12 @@ class SameNumbers:
         compiled: Callable[[Graph], Callable[..., Sequence[Tensor]]],
     ) -> None:
         """arguments: the values that stand for a call's arrays. compiled: makes a program of a graph."""
-        self._wanted = list(numbers.asked.values())
+        asked, self._wanted = _by_dtype(numbers.asked)
         inputs = inputs_of(*numbers.asked)
         places = {v: i for i, v in enumerate(arguments)}
         tensors = {**numbers.closure(), **numbers.given}
         self._reads = [places[v] if v in places else tensors[v] for v in inputs]
-        graph = Graph(inputs, list(numbers.asked), "numbers").unmarked()
+        graph = Graph(inputs, asked, "numbers").unmarked()
         self._run = compiled(graph) if self._wanted else None
 
     def __bool__(self) -> bool:

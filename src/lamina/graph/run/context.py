@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, Run
+from lamina.backends.quiet import together
 from lamina.graph.planning.cost import least_seconds
 from lamina.graph.planning.program import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.streams import Footprint, assign_streams, waits
@@ -103,10 +104,11 @@ class ExecutionContext:
             (s, shelf) for s, shelf in zip(results, self._shelves, strict=True) if s in self._written
         ]
         self._runs: list[Run] = []  # every step at its addresses
+        self._calls: list[Run] = []  # the same, with those together that NumPy computes
         # Whether kernels are launched one by one, not as a graph.
         self._in_turn = not self._stream.queues or bool(self._read | self._written)
         # The same, by the addresses of moving inputs and outputs, with the library handles that they use.
-        self._bound: dict[tuple[int, ...], tuple[list[Run], LibraryState]] = {}
+        self._bound: dict[tuple[int, ...], tuple[list[Run], list[Run], LibraryState]] = {}
         # Whether the recorded graph copies a call's operands and results itself, so that a call is one launch.
         self._carries = self._stream.queues and not (poison or self._in_turn or self._together)
         self._captured: dict[Ways | None, Captured] = {}  # by ways of arrival; None: copied outside of it
@@ -254,7 +256,10 @@ class ExecutionContext:
                     there.used_on(self._stream)
         self._launch(timeline, watched)
         return tuple(
-            [Tensor(self._own[s] if s in self._written else self._copied(s), s.spec) for s in self._results]
+            [
+                Tensor(self._own[s] if s in self._written else self._copied(s, shelf), s.spec)
+                for s, shelf in zip(self._results, self._shelves, strict=True)
+            ]
         )
 
     # ---- a call that is one launch
@@ -283,6 +288,13 @@ class ExecutionContext:
             except CannotMove:
                 self._carries = False
                 return None
+
+    def _is_ready(self, slot: Slot, x: Tensor) -> bool:
+        """Whether x is on this device, in the layout of the slot's place, and not empty."""
+        here = x.buffer.device
+        return (here is self._here or here == self.device) and (
+            x.spec is self._lying.get(slot) or self._lies(slot, x.spec)
+        )
 
     def _lies(self, slot: Slot, spec: Spec) -> bool:
         """Whether the elements of an input have the layout of its place, and there are any."""
@@ -329,7 +341,9 @@ class ExecutionContext:
     def _write(self, slot: Slot, place: Buffer, x: Given) -> None:
         """Copy x into its place, whose layout is row-major."""
         spec, stream = slot.spec, self._stream
-        if isinstance(x, Staged):
+        if isinstance(x, Tensor) and self._is_ready(slot, x):
+            self._copy(place, x.buffer, spec.nbytes)
+        elif isinstance(x, Staged):
             x.send(place, stream)
         elif isinstance(x, np.ndarray):
             if spec.nbytes:
@@ -348,9 +362,9 @@ class ExecutionContext:
             if self._stream.queues:
                 source.used_on(self._stream)
 
-    def _copied(self, slot: Slot) -> Buffer:
+    def _copied(self, slot: Slot, shelf: Shelf) -> Buffer:
         """The output in memory of its own, since the next call overwrites the arena."""
-        buffer = self.device.allocate(slot.spec.nbytes)
+        buffer = self.device.allocate(slot.spec.nbytes) if self._stream.queues else shelf.take()
         self._copy(buffer, self._memory(slot), slot.spec.nbytes)
         return buffer
 
@@ -365,7 +379,7 @@ class ExecutionContext:
         elif None in self._captured:
             self._captured[None].launch()
         elif self._in_turn:
-            for run in self._runs_here():
+            for run in self._runs_here()[1]:
                 run()
             self._rehearsed = True
         elif self._rehearsed:
@@ -496,7 +510,7 @@ class ExecutionContext:
                 self._stamped = stamped
         else:
             times = []
-            for run in [self.bound(step) for step in steps] if self._poison else self._runs_here():
+            for run in [self.bound(step) for step in steps] if self._poison else self._runs_here()[0]:
                 start = monotonic_ns()
                 run()
                 times.append(StepTime(0, start, monotonic_ns() - start))
@@ -596,20 +610,20 @@ class ExecutionContext:
         """The memory from which kernels may read x in place; None where it has to be copied."""
         least = _GPU_ALIGNMENT if self._stream.queues else slot.spec.dtype.itemsize
         if isinstance(x, Tensor):
-            buffer, spec = x.buffer, x.spec
-            here = buffer.device is self._here or buffer.device == self.device
-            there = buffer if here and (spec is self._lying.get(slot) or self._lies(slot, spec)) else None
+            there = x.buffer if self._is_ready(slot, x) else None
         elif isinstance(x, np.ndarray) and not self._stream.queues:
             there = Buffer.borrow(x.ctypes.data, x.nbytes, _HOST, x)
         else:
             there = None
         return there if there is not None and there.pointer % least == 0 else None
 
-    def _runs_here(self) -> list[Run]:
-        """Every step at the addresses of this call."""
+    def _runs_here(self) -> tuple[list[Run], list[Run]]:
+        """Every step at the addresses of this call, and what is to be called for all of them."""
         if not (self._read or self._written):
-            self._runs = self._runs or self._bound_runs(self._stream)
-            return self._runs
+            if not self._runs:
+                self._runs = self._bound_runs(self._stream)
+                self._calls = together(self._runs)
+            return self._runs, self._calls
         state = library_state()
         places = (id(state) if self._stream.queues else 0, *[self._own[s].pointer for s in self._elsewhere])
         found = self._bound.get(places)
@@ -617,11 +631,11 @@ class ExecutionContext:
             runs = self._rebound() if self._runs else self._bound_runs(self._stream)
             if not self._stream.queues:
                 self._runs = runs
-            found = runs, state  # kept alive with it, so that its id is not reused
+            found = runs, together(runs), state  # the state is kept alive, so that its id is not reused
             if len(self._bound) == _BOUND:
                 del self._bound[next(iter(self._bound))]
             self._bound[places] = found
-        return found[0]
+        return found[0], found[1]
 
     def _rebound(self) -> list[Run]:
         """The steps; those that touch moving inputs or outputs are bound anew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -81,7 +81,23 @@ class FusedElementwise(Op):
 
     def running_values(self, *inputs: Array) -> list[Array]:
         """The result of each step, in NumPy."""
-        return self._run(lambda op, xs: _wide(op.reference(*xs)[0]), inputs)
+        values: list[Any] = list(inputs)
+        for reference, read, is_half in self._steps(len(inputs)):
+            value = reference(*[values[k] for k in read])[0]
+            values.append(value.astype(np.float32) if is_half else value)
+        return values[len(inputs) :]
+
+    def _steps(self, count: int) -> list[tuple[Callable[..., Any], tuple[int, ...], bool]]:
+        """For each step on `count` inputs its reference, what it reads among the inputs and the results so far, and
+        whether it rounds to a half type. Kept, since they cost what the steps do on a small array."""
+        found: dict[int, Any] = self.__dict__.setdefault("_steps_of", {})
+        if count not in found:
+            reads = [tuple([k if k >= 0 else count + ~k for k in read]) for read in self.reads]
+            halves = [
+                isinstance(op, Cast) and op.dtype.is_float and op.dtype.itemsize == 2 for op in self.ops
+            ]
+            found[count] = list(zip([op.reference for op in self.ops], reads, halves, strict=True))
+        return cast("list[Any]", found[count])
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         return (self.running_values(*inputs)[-1],)
@@ -136,8 +152,3 @@ class FusedElementwise(Op):
     def _sample(cls, steps: Sequence[tuple[Op, tuple[int, ...]]], *args: Any, dtypes: Any = FLOATS) -> Sample:
         ops, reads = zip(*steps, strict=True)
         return Sample.of(cls(tuple(ops), tuple(reads)), *args, dtypes=dtypes)
-
-
-def _wide(x: Array) -> Array:
-    """A value that a cast rounded to a half type, in float32 again."""
-    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x

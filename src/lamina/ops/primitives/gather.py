@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite, prod
 from typing import Any, Literal
 
@@ -77,10 +78,13 @@ class Gather(Op):
         return call(GatherGrad(self.axis, inputs[0].shape[self.axis]), grads[0], inputs[1]), None
 
     def reference(self, x: Array, index: Array) -> tuple[Array]:
-        index = _from_front("gather", index, x.shape[self.axis])
-        if prod(index.shape) == index.shape[self.axis]:  # one index for all lines
-            return (np.take(x, index.reshape(-1), self.axis),)
-        return (np.take_along_axis(x, index, self.axis),)
+        try:
+            if prod(index.shape) == index.shape[self.axis]:  # one index for all lines
+                return (np.take(x, index.reshape(-1), self.axis),)
+            return (x[_places(x.shape, self.axis, index)],)
+        except IndexError:
+            _check_range("gather", index, x.shape[self.axis])
+            raise
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -277,14 +281,41 @@ def _from_front(what: str, index: Array, size: int) -> Array:
 
 def _scattered(what: str, mode: ScatterMode, axis: int, base: Array, index: Array, source: Array) -> Array:
     """base, updated in place. NumPy processes indices in row-major order, so the last one wins."""
-    index = _from_front(what, index, base.shape[axis])
-    lines = np.ogrid[tuple(slice(n) for n in source.shape)] if source.ndim else []
-    places = tuple(index if a == axis else line for a, line in enumerate(lines))
-    if mode == "set":
-        base[places] = source
-    else:
-        _COMBINE[mode].at(base, places, source)
+    places = _places(source.shape, axis, index)
+    try:
+        if mode == "set":
+            base[places] = source
+        else:
+            _COMBINE[mode].at(base, places[0] if len(places) == 1 else places, source)
+    except IndexError:
+        _check_range(what, index, base.shape[axis])
+        raise
     return base
+
+
+def _check_range(what: str, index: Array, size: int) -> None:
+    """Raise the IndexError that names the op and the index.
+
+    NumPy checks indices itself, and counts negative ones from the back: checks of our own before would take several
+    times as long as indexing a small array.
+    """
+    check_index(what, index, size, least=-size)
+
+
+def _places(shape: Shape, axis: int, index: Array) -> tuple[Array, ...]:
+    """For an array of a shape the indices along each axis: `index` along one, each line's own along the others."""
+    lines = _short_grid(shape) if sum(shape) < _SHORT else _grid(shape)
+    return *lines[:axis], index, *lines[axis + 1 :]
+
+
+def _grid(shape: Shape) -> tuple[Array, ...]:
+    """An open grid over a shape."""
+    return tuple(np.ogrid[tuple(slice(n) for n in shape)])
+
+
+#: The grids that are kept have fewer elements: making them takes longer than indexing a small array.
+_SHORT = 4096
+_short_grid = lru_cache(maxsize=256)(_grid)
 
 
 def _cut(x: Any, shape: Sequence[int], axis: int) -> Any:

@@ -45,23 +45,23 @@ from lamina.spec import (
 T = TypeVar("T")
 
 
-def _added(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """np.sum without its wrapper, whose overhead equals the sum of a small array."""
-    total: Any = np.add.reduce
-    return total(x, axes, keepdims=keepdims)
+def _by(ufunc: np.ufunc, x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """np.sum, np.prod, np.max or np.min without their wrappers, whose overhead equals the sum of a small array."""
+    reduced: Any = ufunc.reduce
+    return reduced(x, axes, keepdims=keepdims)
 
 
 #: Kinds and their NumPy implementations: (array, axes, keepdims) -> array.
 _KINDS: dict[str, Callable[[Array, tuple[int, ...], bool], Any]] = {
-    "sum": lambda x, a, k: _added(x, a, k),
-    "mean": lambda x, a, k: _added(x, a, k) / product(x.shape[i] for i in a),
-    "prod": lambda x, a, k: np.prod(x, a, keepdims=k),
-    "max": lambda x, a, k: np.max(x, a, keepdims=k),
-    "min": lambda x, a, k: np.min(x, a, keepdims=k),
-    "norm1": lambda x, a, k: np.sum(np.abs(x), a, keepdims=k),
-    "norm2": lambda x, a, k: np.sqrt(np.sum(np.square(x), a, keepdims=k)),
-    "amax": lambda x, a, k: np.max(np.abs(x), a, keepdims=k),
-    "mul_no_zeros": lambda x, a, k: np.prod(np.where(x == 0, 1, x), a, keepdims=k),
+    "sum": lambda x, a, k: _by(np.add, x, a, k),
+    "mean": lambda x, a, k: _by(np.add, x, a, k) / product(x.shape[i] for i in a),
+    "prod": lambda x, a, k: _by(np.multiply, x, a, k),
+    "max": lambda x, a, k: _by(np.maximum, x, a, k),
+    "min": lambda x, a, k: _by(np.minimum, x, a, k),
+    "norm1": lambda x, a, k: _by(np.add, np.abs(x), a, k),
+    "norm2": lambda x, a, k: np.sqrt(_by(np.add, np.square(x), a, k)),
+    "amax": lambda x, a, k: _by(np.maximum, np.abs(x), a, k),
+    "mul_no_zeros": lambda x, a, k: _by(np.multiply, np.where(x == 0, 1, x), a, k),
 }
 KINDS = tuple(_KINDS)
 _NEEDS_ELEMENTS = ("max", "min", "amax")

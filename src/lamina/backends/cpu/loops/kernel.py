@@ -10,8 +10,9 @@ from typing import Any
 
 from lamina._cached import cached_property
 from lamina.backends import Call, Run
-from lamina.backends.cpu.library import Held, Location, sequence
+from lamina.backends.cpu.library import Held, Location
 from lamina.backends.cpu.loops import compiler
+from lamina.backends.quiet import sequence
 from lamina.c import dnnl
 from lamina.onednn.threads import SHARED
 
