@@ -65,7 +65,7 @@ def test_stages_run_in_their_order_and_quietly_where_they_are_numpys() -> None:
     def function(given: Call) -> Any:
         return lambda: ran.append((given, np.float32(3e38) * np.float32(10), np.float32(0) / np.float32(0)))
 
-    library.Stages((primitive, function, primitive), 256)(call)()
+    library.Stages((primitive, function, primitive), 256, warns=True)(call)()
     primitive.bind.assert_called_with(call, 1024 + 256)
     assert [ran[0], ran[2]] == ["primitive"] * 2
     assert ran[1][:2] == (call, np.inf)

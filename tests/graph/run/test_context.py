@@ -22,6 +22,7 @@ from lamina.nn.module import Module
 from lamina.ops.core import bind
 from lamina.ops.primitives.collective import AllReduce
 from lamina.runtime import CaptureInvalidated, Device, DeviceError, copy
+from lamina.runtime.memory import Shelf
 from lamina.spec import Group, Spec, float32, int8
 from tests.helpers import many_threads
 from tests.helpers.many_threads import Count, compare, in_threads
@@ -49,7 +50,7 @@ def test_steps_are_bound_anew_only_where_what_they_touch_lies_elsewhere() -> Non
     in_threads(lambda _: run(second), 1)
     (context,) = run._contexts.items
     assert len(context._bound) == 2
-    (one, _), (other, _) = context._bound.values()
+    (one, *_), (other, *_) = context._bound.values()
     reads = [any(slot.base in context._read for slot in step.inputs) for step in context._kernels()]
     assert [a is not b for a, b in zip(one, other, strict=True)] == reads == [True, False, False, False]
 
@@ -156,7 +157,7 @@ def test_threads_trace_and_compile_at_once() -> None:
 def test_a_call_that_fails_gives_its_context_back(monkeypatch: pytest.MonkeyPatch) -> None:
     run = compile(trace(lambda x: x * 2.0, np.ones(4, np.float32)), "cpu")
     with monkeypatch.context() as patch:
-        patch.setattr(Device, "allocate", lambda *_, **__: 1 / 0)
+        patch.setattr(Shelf, "take", lambda *_: 1 / 0)
         for _ in range(10):
             with pytest.raises(ZeroDivisionError):
                 run(np.ones(4, np.float32))

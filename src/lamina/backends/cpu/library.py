@@ -328,7 +328,7 @@ class Stages:
 
     stages: tuple[PrimitiveStage | PlanStage | Bind, ...]
     scratch: int
-    warns: bool
+    warns: bool = False
 
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""
