@@ -112,7 +112,7 @@ class SmallRelu(Numpy):
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""
         x, y = array_at(call.inputs[0], self.inputs[0]), array_at(call.outputs[0], self.outputs[0])
-        zero, upper = np.zeros((), x.dtype), getattr(self.op, "hi", None)
+        zero, upper = np.zeros((), x.dtype), np.asarray(getattr(self.op, "hi", np.inf), x.dtype)
 
         def run() -> None:
             np.maximum(x, zero, out=y)
@@ -120,7 +120,7 @@ class SmallRelu(Numpy):
         def clipped() -> None:
             np.minimum(np.maximum(x, zero, out=y), upper, out=y)
 
-        return run if upper is None else clipped
+        return clipped if isinstance(self.op, ClippedRelu) else run
 
 
 @kernels(Exp, source="onednn")
