@@ -104,12 +104,12 @@ def test_a_number_may_be_a_tensors(text: str) -> None:
     torch.testing.assert_close(torch.from_numpy(found.numpy()), wanted)
 
 
-def test_a_size_that_a_program_does_not_know_is_refused() -> None:
+def test_a_range_up_to_a_number_of_a_tensor_that_the_code_holds() -> None:
+    """It is known in the call for which a program is recorded."""
     import torch
 
     import lamina as lm
     from lamina.convert.torch import from_torch
-    from lamina.convert.torch.node import TorchConversionError
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -119,6 +119,7 @@ def test_a_size_that_a_program_does_not_know_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.arange(self.end[0])  # type: ignore[call-overload, no-any-return]
 
-    converted = from_torch(Net(), torch.rand(3))
-    with pytest.raises(TorchConversionError, match=r"aten.arange.default: the size of the result depends on"):
-        lm.jit(lambda x: converted(x))(torch.rand(3).numpy())
+    x = torch.rand(3)
+    converted = from_torch(Net(), x)
+    found = lm.jit(lambda x: converted(x))(x.numpy())
+    torch.testing.assert_close(torch.from_numpy(found.numpy()), x + torch.arange(3.0))
