@@ -1,5 +1,7 @@
 """Handlers of branches and loops agree with ONNX's own tests."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -156,30 +158,46 @@ def test_a_condition_that_numbers_decide_chooses_between_both_branches() -> None
     np.testing.assert_allclose(step.net.state_dict()["w"].numpy(), 4)
 
 
-def test_a_branch_that_the_shapes_do_not_allow_is_left_out() -> None:
-    """As in models with a branch for each sampling rate, of which one fits the length of the input."""
+def test_a_branch_that_the_shapes_do_not_allow() -> None:
+    """As in models with a branch for each sampling rate, of which one fits the length of the input: programs are of
+    the branch of their call, and where there is no call of the one that can run."""
     make, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
     bodies = {
         name: onnx.helper.make_graph(
-            [make("MatMul", ["x", w], ["a"])], name, [], [info("a", onnx.TensorProto.FLOAT, None)]
+            [make("MatMul", ["x", w], ["a"]), make("ArgMax", ["a"], ["i"], axis=0, keepdims=0)][: 1 + both],
+            name,
+            [],
+            [info("a", onnx.TensorProto.FLOAT, None), info("i", onnx.TensorProto.INT64, None)][: 1 + both],
         )
-        for name, w in (("then_branch", "w3"), ("else_branch", "w2"))
+        for both in (False, True)
+        for name, w in ((f"then{both}", "w3"), (f"else{both}", "w2"))
     }
     weights = {"w2": np.ones((2, 4), np.float32), "w3": np.ones((3, 4), np.float32)}
-    proto = model([make("If", ["c"], ["y"], **bodies)], {"x": (5, 3)}, {"y": (5, 4)}, **weights)
-    proto.graph.input.append(info("c", onnx.TensorProto.BOOL, []))
-    net = lm.convert.from_onnx(proto)
-    compiled = lm.jit(net)
+
+    def net(both: bool) -> Any:
+        names = ["y", "k"][: 1 + both]
+        node = make("If", ["c"], names, then_branch=bodies[f"then{both}"], else_branch=bodies[f"else{both}"])
+        proto = model([node], {"x": (5, 3)}, dict(zip(names, [(5, 4), (4,)], strict=False)), **weights)
+        proto.graph.input.append(info("c", onnx.TensorProto.BOOL, []))
+        return lm.convert.from_onnx(proto)
+
+    one, two = net(False), net(True)
+    compiled = lm.jit(one)
     for x, truth in ((np.ones((5, 3), np.float32), True), (np.ones((5, 2), np.float32), False)):
+        found = compiled(x, np.array(truth))
+        assert found.numpy().tolist() == one(x, np.array(truth)).numpy().tolist() == [[x.shape[1]] * 4] * 5
+        assert lm.jit(two)(x, np.array(truth))[1].shape == (4,)
+        with pytest.raises(ShapeError, match="matmul"):
+            compiled(x, np.array(not truth))
         with pytest.warns(UserWarning, match="If.*cannot run on inputs of these shapes"):
-            found = compiled(x, np.array(truth))
-        assert found.numpy().tolist() == net(x, np.array(truth)).numpy().tolist() == [[x.shape[1]] * 4] * 5
-        assert np.isnan(compiled(x, np.array(not truth)).numpy()).all()
-    with pytest.raises(ShapeError, match="matmul"):
-        compiled(np.ones((5, 7), np.float32), np.array(True))
+            graph = lm.trace(one, x, np.array(truth))
+        assert graph(x, np.array(truth))[0].numpy().tolist() == found.numpy().tolist()
+        assert np.isnan(graph(x, np.array(not truth))[0].numpy()).all()
+        with pytest.raises(ShapeError, match="matmul"):  # an integer has no NaN
+            lm.trace(two, x, np.array(truth))
 
 
-def test_branches_of_two_shapes_need_a_condition_that_is_known() -> None:
+def test_branches_of_two_shapes_are_those_of_the_call() -> None:
     bodies = {
         name: _body(onnx.helper.make_node("ReduceSum", ["x"], ["a"], keepdims=keep), inputs=[], outputs=["a"])
         for name, keep in (("then_branch", 0), ("else_branch", 1))
@@ -189,7 +207,10 @@ def test_branches_of_two_shapes_need_a_condition_that_is_known() -> None:
         onnx.helper.make_node("If", ["c"], ["y"], **bodies),
     ]
     net = lm.convert.from_onnx(model(nodes, {"x": (1,)}, {"y": ()}, k=np.zeros(1, np.float32)))
-    x = np.ones(1, np.float32)
-    assert net(x).numpy().tolist() == [1]
+    compiled = lm.jit(net)
+    for number in (1, -1, 1):
+        x = np.full(1, number, np.float32)
+        assert compiled(x).numpy().tolist() == net(x).numpy().tolist() == (x.tolist() if x[0] > 0 else x[0])
+    assert len(compiled._programs) == 2
     with pytest.raises(OnnxError, match="must be known while the graph is recorded"):
-        lm.jit(net)(x)
+        lm.trace(net, x)

@@ -12,6 +12,7 @@ import numpy as np
 from lamina import ops
 from lamina.convert.onnx.node import OnnxNode, UnknownValueError, as_tensor, converts, numbers
 from lamina.graph import Value
+from lamina.graph.ir.call_numbers import numbers_now
 from lamina.ops.core import Operand
 from lamina.spec import ShapeError, Spec
 
@@ -21,49 +22,64 @@ _MOST_MASKED = 1000
 
 @converts("If", known=(0,))
 def branch(node: OnnxNode) -> Any:
-    """The outputs of one of two subgraphs; of both, selected by the condition, if it is not known at trace time and
-    the shapes agree.
+    """The outputs of one of two subgraphs; of both, selected by the condition, if it is not known at trace time.
 
-    A branch that cannot run on inputs of these shapes is not taken by any correct call: the other is recorded alone.
+    Where that cannot be, since a branch cannot run on inputs of these shapes or the shapes of the results differ, it
+    is the branch of the call that is recorded. Where there is no call, a branch that cannot run is left out.
     """
     if numbers(node.input(0)) is not None:
         return node.run_graph(node.needed("then_branch" if node.number(0) else "else_branch"), [])
-    truth, found, failed = ops.reshape(node.input(0), ()), [], []
-    for name in ("then_branch", "else_branch"):
+    found: dict[bool, Any] = {}
+    failed: dict[bool, ShapeError] = {}
+    for truth, name in ((True, "then_branch"), (False, "else_branch")):
         try:
-            found.append(node.run_graph(node.needed(name), []))
+            found[truth] = node.run_graph(node.needed(name), [])
         except ShapeError as error:
-            failed.append((name, error))
+            failed[truth] = error
     if not found:
-        raise failed[0][1]
+        raise failed[True]
+    condition = ops.reshape(node.input(0), ())
+    selects = not failed and _are_alike(*found.values())
+    if not selects and (now := numbers_now(condition)) is not None:
+        truth = bool(now)
+        if truth in failed:
+            raise failed[truth]
+        return found[truth]
     if not failed:
-        return _chosen(node, truth, *found)
-    ((left, why),) = failed
+        return _chosen(node, condition, *found.values())
+    return _without_branch(node, condition, found, failed)
+
+
+def _chosen(node: OnnxNode, condition: Any, *given: Sequence[Any]) -> list[Any]:
+    """The first or the second of two lists of values, selected by a condition. Raises UnknownValueError where their
+    specs differ."""
+    if not _are_alike(*given):
+        raise node.unknown("the condition, for results of two shapes or without one,", node.input_names[0])
+    return [a if a is b else ops.where(condition, a, b) for a, b in zip(*given, strict=True)]
+
+
+def _are_alike(*given: Sequence[Any]) -> bool:
+    """Whether two branches give tensors of the same specs."""
+    pairs = list(zip(*given, strict=True))
+    return all(isinstance(x, Operand) for pair in pairs for x in pair) and all(
+        a.spec == b.spec for a, b in pairs
+    )
+
+
+def _without_branch(
+    node: OnnxNode, condition: Any, found: dict[bool, Any], failed: dict[bool, ShapeError]
+) -> list[Any]:
+    """The results of the branch that can run: NaN if the condition selects the other. Raises its ShapeError where a
+    result has no NaN."""
+    ((truth, error),), (results,) = failed.items(), found.values()
+    if not all(isinstance(x, Operand) and x.dtype.is_float for x in results):
+        raise error
     warnings.warn(
-        f"{node}: its {left} cannot run on inputs of these shapes and is left out: if the condition selects it, "
-        f"floating-point results are NaN ({why})",
+        f"{node}: its {'then' if truth else 'else'}_branch cannot run on inputs of these shapes and is left out: if "
+        f"the condition selects it, the results are NaN ({error})",
         stacklevel=2,
     )
-    return _unless(truth if left == "then_branch" else ops.logical_not(truth), found[0])
-
-
-def _unless(failed: Any, given: Sequence[Any]) -> list[Any]:
-    """The values; NaN instead of those that are floats, if the condition holds."""
-    return [ops.where(failed, nan, x) if _is_float(x) else x for x in given]
-
-
-def _is_float(x: Any) -> bool:
-    return isinstance(x, Operand) and x.dtype.is_float
-
-
-def _chosen(node: OnnxNode, truth: Any, *given: Sequence[Any]) -> list[Any]:
-    """The first or the second of two lists of values, selected by a condition."""
-    pairs = list(zip(*given, strict=True))
-    if any(not isinstance(x, Operand) for pair in pairs for x in pair) or any(
-        a.spec != b.spec for a, b in pairs
-    ):
-        raise node.unknown("the condition, for results of two shapes or without one,", node.input_names[0])
-    return [a if a is b else ops.where(truth, a, b) for a, b in pairs]
+    return [ops.where(condition if truth else ops.logical_not(condition), nan, x) for x in results]
 
 
 @converts("Loop", known=(0, 1))

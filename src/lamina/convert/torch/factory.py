@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, converts, is_operand, known_now
+from lamina.convert.torch.node import TorchCall, converts, is_operand
 from lamina.graph.ir import graph as ir
+from lamina.graph.ir.call_numbers import numbers_now
 from lamina.ops.core import Operand, recorder
 from lamina.spec import DType, as_dtype
 from lamina.tensors import Tensor, as_tensor
@@ -79,7 +80,7 @@ def arange(call: TorchCall) -> Any:
 
 def _now(call: TorchCall, number: Any) -> Any:
     """A number that a size depends on, in the call that is recorded."""
-    found = known_now(number) if is_operand(number) else number
+    found = numbers_now(number) if is_operand(number) else number
     if found is None:
         raise call.error(
             "the size of the result depends on numbers that are known only when the program runs"

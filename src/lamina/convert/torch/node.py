@@ -14,7 +14,7 @@ from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.targets import full_name, name_of
 from lamina.graph import Value
 from lamina.graph.ir.graph import numbers_of
-from lamina.ops.core import Operand, recorder, recording
+from lamina.ops.core import Operand, recording
 from lamina.runtime import Device
 from lamina.spec import DType, as_dtype
 from lamina.tensors import Tensor
@@ -148,15 +148,6 @@ def known(value: Any) -> Any:
     """The values of a tensor or a constant as a NumPy array; None for a value known only at run time."""
     found = numbers_of(value) if isinstance(value, Value) else value
     with recording(None):  # a constant remains one: reading it does not make it an input
-        return found.numpy() if isinstance(found, Tensor) else None
-
-
-def known_now(value: Any) -> Any:
-    """The values of a tensor in the call that is recorded, as a NumPy array; None where it is recorded for no call.
-    The record then serves calls with the same values."""
-    by = recorder()
-    found: Any = None if by is None else by.numbers_now(value)
-    with recording(None):
         return found.numpy() if isinstance(found, Tensor) else None
 
 

@@ -20,11 +20,11 @@ from lamina.convert.torch.node import (
     dtype_of,
     is_operand,
     known,
-    known_now,
     read,
 )
 from lamina.convert.torch.selecting import is_only_computed_with, selected
 from lamina.convert.torch.targets import example
+from lamina.graph.ir.call_numbers import numbers_now
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.marker import overwritten
 from lamina.spec import bool_
@@ -91,7 +91,7 @@ def item(call: TorchCall) -> Any:
     if found is None and (isinstance(seen, torch.SymFloat) or is_only_computed_with(call.node)):
         return ops.stop_gradient(ops.reshape(call["input"], ()))
     if found is None and isinstance(example(call.node), torch.SymInt):
-        found = known_now(call["input"])
+        found = numbers_now(call["input"])
     if found is None:
         raise call.error("asks for numbers that are known only when the program runs")
     return found.tolist() if call.name == "tolist" else found.item()

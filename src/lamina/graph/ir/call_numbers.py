@@ -10,7 +10,7 @@ import numpy as np
 
 from lamina.graph.ir.graph import Graph, Value, reachable, tensor_of
 from lamina.graph.ir.surroundings import users_frame
-from lamina.ops.core import recording
+from lamina.ops.core import recorder, recording
 from lamina.ops.primitives.shape import cat
 from lamina.spec import DType
 from lamina.tensors import Tensor, as_tensor
@@ -40,6 +40,15 @@ class CallNumbers:
             found: Tensor = Graph(inputs, [value])(*operands)[0]
             self.asked[value] = np.array(found.numpy())
         return found
+
+
+def numbers_now(value: Any) -> np.ndarray[Any, Any] | None:
+    """The numbers of a value in the call that is recorded, which then serves calls with the same; None where it is
+    recorded for no call."""
+    by = recorder()
+    found: Any = None if by is None else by.numbers_now(value)
+    with recording(None):
+        return found.numpy() if isinstance(found, Tensor) else None
 
 
 def _by_dtype(
