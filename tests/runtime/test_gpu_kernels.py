@@ -1,6 +1,6 @@
 """Kernels on a CUDA device: launched, captured, measured, refused."""
 
-import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from lamina.runtime import (
     Event,
     Kernel,
     Stream,
+    _cuda,
     compile_kernel,
     device,
     from_host,
@@ -153,14 +154,16 @@ def test_bad_launches_are_refused_and_the_device_goes_on(gpu: Device) -> None:
 
 
 @pytest.mark.feature("F040")
-def test_a_prepared_launch_is_cheap(gpu: Device) -> None:
-    step = kernel("add_one").prepare(1, 1, gpu.allocate(4))
-    step()
+def test_a_prepared_launch_calls_the_driver_alone(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = from_host(np.zeros(1, np.int32), gpu)
+    driver = _cuda.open_cuda().driver
+    launch = Mock(wraps=driver.cuLaunchKernel)
+    monkeypatch.setattr(driver, "cuLaunchKernel", launch)
+    step = kernel("add_one").prepare(1, 3, counter)
+    with monkeypatch.context() as during:
+        during.setattr(_cuda, "call", lambda name, *_: pytest.fail(f"a prepared launch calls {name}"))
+        for _ in range(500):
+            step()
     gpu.synchronize()
-    start = time.perf_counter()
-    for _ in range(500):  # fewer than the driver's queue holds
-        step()
-    host = (time.perf_counter() - start) / 500
-    gpu.synchronize()
-    print(f"prepared launch: {host * 1e6:.2f} us of host time")
-    assert host < 20e-6
+    assert to_host(counter).view(np.int32)[0] == 1500
+    assert launch.call_args_list == [launch.call_args] * 500
