@@ -27,6 +27,16 @@ def test_samples_have_values_and_move_no_generator() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_samples_are_where_the_operands_are(dtype: str) -> None:
+    import torch
+
+    from lamina.convert.torch.samples import samples
+
+    (found,) = samples([torch.empty(2, 3, dtype=getattr(torch, dtype), device="meta")])
+    assert (found.shape, found.dtype, found.device.type) == ((2, 3), getattr(torch, dtype), "meta")
+
+
 def test_a_size_that_is_a_symbol_is_refused() -> None:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode

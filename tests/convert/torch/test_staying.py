@@ -148,6 +148,8 @@ def test_errors_say_what_to_do() -> None:
         ValueError, match="exclude is true for the whole network, Sequential: nothing is left"
     ):
         from_torch(net, x, exclude=lambda m: True)
+    with pytest.raises(TypeError, match=r"exclude is a function of a module .*, got \['block'\]"):
+        from_torch(net, x, exclude=["block"])
     converted = from_torch(net, x, exclude=is_block)
     with pytest.raises(TypeError, match="torch_module_grad"):
         lm.grad(lambda v: lm.grad(lambda w: converted(w).sum())(v).sum())(lm.tensor(x.numpy()))

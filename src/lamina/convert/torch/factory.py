@@ -11,7 +11,7 @@ from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts, is_operand
 from lamina.graph.ir import graph as ir
 from lamina.graph.ir.call_numbers import numbers_now
-from lamina.ops.core import Operand, recorder
+from lamina.ops.core import Operand, recorder, recording
 from lamina.spec import DType, as_dtype
 from lamina.tensors import Tensor, as_tensor
 
@@ -24,7 +24,9 @@ def usual() -> DType:
 def constant(call: TorchCall, values: Any, dtype: DType) -> Operand:
     """A new tensor on the program's device."""
     found = as_tensor(np.asarray(values).astype(dtype.numpy))
-    return settled(found if call.device is None else found.to(call.device))
+    with recording(None):  # moved now, not by the program
+        there = found if call.device is None else found.to(call.device)
+    return settled(there)
 
 
 def settled(x: Tensor) -> Operand:

@@ -31,20 +31,19 @@ def unknown_sizes(valueless: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def samples(valueless: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of these shapes and dtypes: numbers between 0 and 1, zeros for integers (an index of anything), True.
+    """Numbers between 0 and 1, zeros for integers (an index of anything), True; shapes, dtypes and devices as given.
 
     Raises TypeError if a size is a symbol.
     """
-    shapes = [tuple(x.shape) for x in valueless]
-    if symbol := next((n for shape in shapes for n in shape if not isinstance(n, int)), None):
+    if symbol := next((n for x in valueless for n in x.shape if not isinstance(n, int)), None):
         raise TypeError(f"samples have known sizes, got {symbol}")
     with with_values():
-        return [_sample(shape, x.dtype) for shape, x in zip(shapes, valueless, strict=True)]
+        return [_sample(tuple(x.shape), x.dtype, x.device) for x in valueless]
 
 
-def _sample(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _sample(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if dtype == torch.bool:
-        return torch.ones(shape, dtype=dtype)
+        return torch.ones(shape, dtype=dtype, device=device)
     if dtype.is_floating_point or dtype.is_complex:
-        return torch.rand(shape).to(dtype)
-    return torch.zeros(shape, dtype=dtype)
+        return torch.rand(shape, device=device).to(dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)

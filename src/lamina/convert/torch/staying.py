@@ -280,10 +280,14 @@ has_side_effect(torch.ops.lamina.torch_module.default)
 def staying(network: torch.nn.Module, exclude: Exclude | None) -> tuple[str, ...]:
     """The paths of the outermost modules for which `exclude` is true; for a list of modules those in it.
 
-    Raises ValueError if that is the whole network.
+    Raises ValueError if that is the whole network, TypeError if `exclude` is no function.
     """
     if exclude is None:
         return ()
+    if not callable(exclude):
+        raise TypeError(
+            f"from_torch: exclude is a function of a module (lambda m: isinstance(m, Head)), got {exclude!r}"
+        )
     found = tuple(dict.fromkeys(_chosen(network, "", exclude, False)))
     if "" in found:
         raise ValueError(
