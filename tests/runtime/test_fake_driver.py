@@ -25,7 +25,7 @@ INTEROP = "memset_of or protocol or printed or priorities or tensors_move"
         ("runtime/test_gpu_interop.py", INTEROP, 10, ""),
         ("nn/test_gpu_module.py", "moves", 1, ""),
         ("replay/test_gpu_player.py", "", 2, ""),
-        ("graph/run/test_gpu_captured.py", "not layouts and not updates", 20, ""),
+        ("graph/run/test_gpu_captured.py", "not layouts and not updates", 21, ""),
     ],
 )
 def test_the_way_through_the_bindings(

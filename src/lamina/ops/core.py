@@ -163,6 +163,8 @@ class Op:
     takes_part: ClassVar[bool] = False
     #: Whether it draws random numbers from a generator's state, one of its inputs.
     draws: ClassVar[bool] = False
+    #: Whether a CUDA graph may hold its kernels. If not, what is before and behind it are graphs of their own.
+    capturable: ClassVar[bool] = True
     #: Whether the result depends on the numbers of its inputs, and not on their shapes and dtypes alone.
     reads_numbers: ClassVar[bool] = True
 

@@ -92,8 +92,9 @@ class CustomOp(Op, abstract=True):
         """Fill `outputs` from `inputs`, on the device that they are on.
 
         On a CPU they are NumPy arrays. On a GPU they support `__dlpack__` and `__cuda_array_interface__`, and all
-        work must be queued on `stream` (a CUstream as a number), which may be recording a CUDA graph. All are
-        row-major; inputs must not be modified.
+        work must be queued on `stream` (a CUstream as a number), which may be recording a CUDA graph: an op that
+        reads values or allocates memory of another library has `capturable = False` in its class. All are row-major;
+        inputs must not be modified.
         """
         raise NotImplementedError(f"{self.name} has no run")
 

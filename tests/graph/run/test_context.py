@@ -341,7 +341,7 @@ class Recorded:
             if ways is not None and not moves:
                 raise CannotMove
             graph = SimpleNamespace(close=lambda: self.closed.append(ways))
-            context._captured[ways] = SimpleNamespace(graph=graph)  # type: ignore[assignment]
+            context._captured[ways] = graph  # type: ignore[assignment]
 
         patch.setattr(ExecutionContext, "_capture", capture)
 

@@ -4,6 +4,8 @@ Most of it also runs on the driver in software (tests/runtime/test_fake_driver.p
 """
 
 import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,21 @@ from lamina.graph import Executable, compile, trace
 from lamina.graph.run.context import ExecutionContext
 from lamina.graph.run.timeline import Timeline
 from lamina.infer import Inferer, Predictor
-from lamina.runtime import CapturedCopy, CapturedGraph, DeviceError, memset
+from lamina.ops.core import call
+from lamina.runtime import (
+    CapturedCopy,
+    CapturedGraph,
+    DeviceError,
+    as_stream,
+    copy,
+    from_host,
+    memset,
+    to_host,
+)
 from lamina.spec import Spec, float32, int64
+from lamina.tensors import as_tensor
 from tests.helpers.many_threads import in_threads
-from tests.helpers.rolling import TURNS, Rolling, rolled
+from tests.helpers.rolling import TURNS, Rolling, RollRows, rolled
 
 pytestmark = pytest.mark.gpu
 SHAPE = (64, 8)
@@ -306,3 +319,41 @@ def test_a_program_that_updates_what_it_is_given_reads_what_was_there_before() -
         now = wanted(now)
         np.testing.assert_array_equal(p.numpy(), now)
     assert run.is_captured
+
+
+@dataclass(frozen=True)
+class RollOnHost(RollRows):
+    """The rows of x shifted by the host, which waits for them: no CUDA graph can hold that."""
+
+    capturable = False
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None:
+        """Read, shifted and written back."""
+        x, y = as_tensor(inputs[0]), as_tensor(outputs[0])
+        as_stream(stream, x.device).synchronize()
+        rows = np.roll(to_host(x.buffer).reshape(x.shape[0], -1), 1, 0)
+        copy(y.buffer, from_host(rows, x.device), stream=stream)
+
+
+def held_up(x: Any) -> tuple[Any, Any]:
+    """x rolled by `TURNS` + 1 and by five rows, three of the former turns by the host."""
+    y = call(RollOnHost(), call(RollOnHost(), rolled(x, 2)))
+    return call(RollOnHost(), rolled(y, TURNS - 4)), rolled(y, 1)
+
+
+def test_steps_that_no_graph_can_hold_stand_between_graphs() -> None:
+    run = compile(trace(held_up, Spec(SHAPE, float32)), "cuda:0")
+    for k in range(6):
+        x = values(k)
+        for given in (there(x), x):
+            last, beside = run(given)
+            np.testing.assert_array_equal(last.numpy(), np.roll(x, TURNS + 1, 0))
+            np.testing.assert_array_equal(beside.numpy(), np.roll(x, 5, 0))
+    assert [len(c.graphs) for c in context_of(run)._captured.values()] == [2]
+    timeline = Timeline()
+    with timeline.record():
+        run(there(values(0)))
+    assert timeline.recorded == 1
+    context_of(run).unbind()
+    for _ in range(3):
+        np.testing.assert_array_equal(run(values(3))[1].numpy(), np.roll(values(3), 5, 0))

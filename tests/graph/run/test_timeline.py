@@ -139,7 +139,7 @@ def test_kernels_stand_between_their_events() -> None:
     clock, marks = Clock(), [(Mark(f"before {i}"), Mark(f"behind {i}")) for i in range(2)]
     origin: Any = Mark("origin")
     for pair in marks:
-        _between(clock, clock.kernel, *pair)  # type: ignore[arg-type]
+        _between(clock.stamp, clock.kernel, *pair)  # type: ignore[arg-type]
     assert clock.done == ["before 0", "kernel", "behind 0", "before 1", "kernel", "behind 1"]
     stamped = _Stamped(None, lambda: None, [], [0, 1], origin, marks)  # type: ignore[arg-type]
     first, second = stamped.times(1000)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -408,10 +408,11 @@ def mark(graph: ExportedGraph, calls: Iterable[StayingCall]) -> ExportedGraph:
 
 @dataclass(frozen=True)
 class _ByTorch(CustomOp, abstract=True):
-    """An op computed by PyTorch. On a GPU it runs op by op, and cannot be part of a captured CUDA graph."""
+    """An op computed by PyTorch, which allocates memory as it runs and whose code may read values."""
 
     call: StayingCall
     arity = None
+    capturable = False
     dtypes = DTYPES
 
     def computed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -423,8 +424,8 @@ class _ByTorch(CustomOp, abstract=True):
         return tuple(_array(y) for y in self.computed(list(map(_shown, arrays))))
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None:
-        """By PyTorch, on the stream. Raises TorchConversionError while a CUDA graph is captured."""
-        with _on_stream(self.call, inputs, stream):
+        """By PyTorch, on the stream."""
+        with _on_stream(inputs, stream):
             for place, y in zip(outputs, self.computed(list(map(_shown, inputs))), strict=True):
                 _shown(place).copy_(y.detach())
 
@@ -483,18 +484,12 @@ class TorchModuleGrad(_ByTorch):
         return self.call.gradients(operands, seed, [next(own) if there else None for there in self.given])
 
 
-@contextmanager
-def _on_stream(call: StayingCall, inputs: Sequence[Any], stream: int) -> Iterator[None]:
+def _on_stream(inputs: Sequence[Any], stream: int) -> AbstractContextManager[None]:
+    """On a GPU, the stream as PyTorch's current one."""
     if not any(hasattr(x, "pointer") for x in inputs):
-        yield
-        return
-    with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
-        if torch.cuda.is_current_stream_capturing():
-            raise TorchConversionError(
-                f"{call} stays PyTorch's, which allocates memory as it runs, and cannot be part of a CUDA graph: "
-                "call the network without compiling it, or convert the module"
-            )
-        yield
+        return nullcontext()
+    there: AbstractContextManager[None] = torch.cuda.stream(torch.cuda.ExternalStream(stream))
+    return there
 
 
 def _shown(x: Any) -> torch.Tensor:

@@ -62,6 +62,11 @@ class PlannedStep:
         """The op's name, or "reorder"."""
         return self.node.op.name if self.node else "reorder"
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold it."""
+        return self.node is None or self.node.op.capturable
+
 
 @dataclass
 class PlannedGraph:

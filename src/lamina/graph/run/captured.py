@@ -1,4 +1,4 @@
-"""A program as one CUDA graph that itself copies a call's operands and results.
+"""A program as one CUDA graph that itself copies a call's operands and results, or in pieces.
 
 Each copy is a graph node, whose addresses are updated before a launch if they differ from those of the launch before;
 launches already queued keep theirs. So a call is one driver call.
@@ -41,12 +41,13 @@ def queue_copies(copies: Sequence[GraphCopy | None], stream: Stream) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Captured:
-    """A captured program. runs: objects that it reads and keeps alive. arriving, leaving: its copies of operands and
-    results, by index; an operand or result without one is copied outside the graph."""
+    """A captured program. graphs: one, or those of its pieces (`in_pieces`). runs: objects that they read and keep
+    alive. arriving, leaving: its copies of operands and results, by index; an operand or result without one is copied
+    outside the graph."""
 
-    graph: CapturedGraph
+    graphs: Sequence[CapturedGraph]
     launch: Run
-    runs: Sequence[Run]
+    runs: Sequence[object]
     arriving: tuple[tuple[int, CapturedCopy], ...]
     leaving: tuple[tuple[int, CapturedCopy], ...]
 
@@ -68,7 +69,24 @@ class Captured:
         except DeviceError as error:
             graph.close()
             raise CannotMove from error
-        return cls(graph, graph.bind(alone=True), runs, *found)
+        return cls((graph,), graph.bind(alone=True), runs, *found)
+
+    @classmethod
+    def in_pieces(cls, pieces: Sequence[Captured | Run]) -> Captured:
+        """Pieces of a program, and in between the steps that no graph can hold, launched in order."""
+        launches = [piece.launch if isinstance(piece, Captured) else piece for piece in pieces]
+
+        def launch() -> None:
+            for run in launches:
+                run()
+
+        graphs = [graph for piece in pieces if isinstance(piece, Captured) for graph in piece.graphs]
+        return cls(graphs, launch, pieces, (), ())
+
+    def close(self) -> None:
+        """Close the graphs."""
+        for graph in self.graphs:
+            graph.close()
 
     def move(self, sources: Sequence[Any], results: Sequence[Buffer]) -> None:
         """Let the next launch copy operands from, and results to, these buffers. Raises CannotMove."""

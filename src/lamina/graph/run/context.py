@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from time import monotonic_ns
 from typing import Any
 
@@ -105,12 +105,16 @@ class ExecutionContext:
         ]
         self._runs: list[Run] = []  # every step at its addresses
         self._calls: list[Run] = []  # the same, with those together that NumPy computes
+        # Whether a graph can hold every step; if not, those between the others are graphs of their own.
+        self._is_whole = all(step.capturable for step in program.steps)
         # Whether kernels are launched one by one, not as a graph.
-        self._in_turn = not self._stream.queues or bool(self._read | self._written)
+        self._in_turn = (
+            not self._stream.queues or bool(self._read | self._written) or (poison and not self._is_whole)
+        )
         # The same, by the addresses of moving inputs and outputs, with the library handles that they use.
         self._bound: dict[tuple[int, ...], tuple[list[Run], list[Run], LibraryState]] = {}
         # Whether the recorded graph copies a call's operands and results itself, so that a call is one launch.
-        self._carries = self._stream.queues and not (poison or self._in_turn or self._together)
+        self._carries = self._is_whole and not (poison or self._in_turn or self._together)
         self._captured: dict[Ways | None, Captured] = {}  # by ways of arrival; None: copied outside of it
         self._stamped: _Stamped | None = None  # likewise, for timelines
         self._known_ways: list[Ways | None] = []  # the ways captured before the last unbind
@@ -190,9 +194,9 @@ class ExecutionContext:
     def unbind(self) -> None:
         """Shared memory has moved: drop whatever holds its addresses; the next call rebuilds it."""
         for captured in self._captured.values():
-            captured.graph.close()
+            captured.close()
         if self._stamped is not None:
-            self._stamped.graph.close()
+            self._stamped.close()
         self._known_ways = list(self._captured)
         self._captured, self._stamped, self._rehearsed = {}, None, False
         self._runs = []
@@ -435,12 +439,28 @@ class ExecutionContext:
         that the graph copies; None: inputs and results are copied outside the graph. Raises CannotMove.
         """
         steps = self._kernels()
-        stream = [0] * len(steps) if self._poison else self._assign_streams(steps)
         before, behind = ([], []) if ways is None else (self._arrivals(ways), self._departures())
+        if self._is_whole:
+            self._captured[ways] = self._piece(steps, before, behind)
+        else:
+            pieces: list[Captured | Run] = []
+            for capturable, several in groupby(steps, lambda step: step.capturable):
+                piece = list(several)
+                pieces += [self._piece(piece)] if capturable else map(self.bound, piece)
+            self._captured[ways] = Captured.in_pieces(pieces)
+        self._announce(steps)
+
+    def _piece(
+        self,
+        steps: Sequence[PlannedStep],
+        before: Sequence[GraphCopy | None] = (),
+        behind: Sequence[GraphCopy | None] = (),
+    ) -> Captured:
+        """Successive steps as one CUDA graph, between copies. Raises CannotMove."""
+        stream = [0] * len(steps) if self._poison else self._assign_streams(steps)
         graph, runs = retry_capture(lambda: self._recorded(steps, stream, before, behind))
         # The graph reads what the runs hold (tables of addresses).
-        self._captured[ways] = Captured.of(graph, runs, before, behind)
-        self._announce(steps)
+        return Captured.of(graph, runs, before, behind)
 
     def _arrivals(self, ways: Ways) -> list[GraphCopy | None]:
         """The copies of operands to their places, from the kind of memory in which they arrive."""
@@ -472,13 +492,13 @@ class ExecutionContext:
         before: Sequence[GraphCopy | None],
         behind: Sequence[GraphCopy | None],
     ) -> tuple[CapturedGraph, list[Run]]:
-        """All steps as one CUDA graph, each on its stream, between copies; with the objects that they need."""
+        """Steps as one CUDA graph, each on its stream, between copies; with the objects that they need."""
         with self._new_streams(stream) as streams:
             main = streams[0]
-            if any(stream):
-                runs = [self.bound(s, streams[k]) for s, k in zip(steps, stream, strict=True)]
-            else:
+            if self._poison:
                 runs = self._bound_runs(main)
+            else:
+                runs = [self.bound(s, streams[k]) for s, k in zip(steps, stream, strict=True)]
             with main.capture(home=self._stream) as captured:
                 queue_copies(before, main)
                 if any(stream):
@@ -505,7 +525,7 @@ class ExecutionContext:
             self.synchronize()
             times = stamped.times(begin)
             if self._in_turn:  # the next call's operands may have other addresses
-                stamped.graph.close()
+                stamped.close()
             else:
                 self._stamped = stamped
         else:
@@ -517,14 +537,25 @@ class ExecutionContext:
         timeline.add_call(self.program.name, steps, times, begin, monotonic_ns())
 
     def _stamp(self, steps: Sequence[PlannedStep]) -> _Stamped:
-        """The program as one CUDA graph with an event before and after each kernel, on its streams."""
+        """The program as one CUDA graph with an event before and after each kernel, on its streams; kernel by kernel
+        where no graph can hold all."""
         marks = [(Event(timing=True), Event(timing=True)) for _ in steps]
-        origin, number = Event(timing=True), self._assign_streams(steps)
+        origin = Event(timing=True)
+        if not self._is_whole:
+            main = self._stream
+            runs = [self.bound(s) for s in steps]
+            timed = [
+                partial(_between, main.record, run, *pair) for run, pair in zip(runs, marks, strict=True)
+            ]
+            return _Stamped(
+                None, partial(_in_order, main, origin, timed), runs, [0] * len(steps), origin, marks
+            )
+        number = self._assign_streams(steps)
         with self._new_streams(number) as streams:
             main = streams[0]
             runs = [self.bound(s, streams[k]) for s, k in zip(steps, number, strict=True)]
             timed = [
-                partial(_between, streams[k], run, *pair)
+                partial(_between, streams[k].stamp, run, *pair)
                 for k, run, pair in zip(number, runs, marks, strict=True)
             ]
             with main.capture(home=self._stream) as graph:
@@ -619,7 +650,7 @@ class ExecutionContext:
 
     def _runs_here(self) -> tuple[list[Run], list[Run]]:
         """Every step at the addresses of this call, and what is to be called for all of them."""
-        if not (self._read or self._written):
+        if not (self._read or self._written or self._stream.queues):
             if not self._runs:
                 self._runs = self._bound_runs(self._stream)
                 self._calls = together(self._runs)
@@ -661,15 +692,20 @@ _HOST = Device("cpu")
 
 @dataclass(frozen=True, eq=False)
 class _Stamped:
-    """A captured program whose kernels stand between events. runs: objects that the graph reads (tables of
-    addresses)."""
+    """A program whose kernels stand between events. graph: None where none can hold all of them. runs: objects that
+    the graph reads (tables of addresses)."""
 
-    graph: CapturedGraph
+    graph: CapturedGraph | None
     replay: Run
     runs: Sequence[Run]
     stream: Sequence[int]
     origin: Event
     marks: Sequence[tuple[Event, Event]]
+
+    def close(self) -> None:
+        """Close the graph."""
+        if self.graph is not None:
+            self.graph.close()
 
     def times(self, begin: int) -> list[StepTime]:
         """The times of each kernel, given that the graph began at `begin`."""
@@ -679,11 +715,17 @@ class _Stamped:
         ]
 
 
-def _between(stream: Stream, run: Run, before: Event, behind: Event) -> None:
-    """During capture: a kernel between two events."""
-    stream.stamp(before)
+def _between(mark: Callable[[Event], object], run: Run, before: Event, behind: Event) -> None:
+    """A kernel between two events."""
+    mark(before)
     run()
-    stream.stamp(behind)
+    mark(behind)
+
+
+def _in_order(stream: Stream, origin: Event, runs: Sequence[Run]) -> None:
+    stream.record(origin)
+    for run in runs:
+        run()
 
 
 def place_constants(program: PlannedGraph, device: Device) -> dict[Slot, Buffer]:

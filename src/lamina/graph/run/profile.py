@@ -7,6 +7,7 @@ in place: with the cache contents that its predecessors leave, and without host 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
@@ -21,7 +22,7 @@ from lamina.graph.planning.updates import gradient_sources
 from lamina.graph.run.executable import Executable
 from lamina.graph.run.timeline import Timeline
 from lamina.ops.arguments import checked, within
-from lamina.runtime import Event, human_bytes
+from lamina.runtime import Event, Stream, human_bytes
 
 #: More rounds take longer than anybody waits.
 _MOST_ROUNDS = 10**6
@@ -228,11 +229,14 @@ def record_call(executable: Executable, before: int = 2) -> Timeline:
 
 def kernel_times(executable: Executable, rounds: int) -> list[float]:
     """Milliseconds of each kernel in order, the median of `rounds` runs of all of them."""
-    runs = [run for _, run in executable.bound_steps()]
+    steps = executable.bound_steps()
+    runs = [run for _, run in steps]
     if executable.device.default_stream.queues:
         for run in runs:
             run()  # libraries and modules load lazily, and must not do so while capturing
-        return _event_times(executable, rounds)
+        if all(step.capturable for step, _ in steps):
+            return _event_times(executable, rounds)
+        return _host_times(executable.device.default_stream, runs, rounds)
     return _clock_times(runs, rounds)
 
 
@@ -253,6 +257,19 @@ def _event_times(executable: Executable, rounds: int) -> list[float]:
         stream.synchronize()
         samples.append([a.elapsed(b) for a, b in pairwise(marks)])
     graph.close()
+    return [median(column) for column in zip(*samples, strict=True)]
+
+
+def _host_times(stream: Stream, runs: Sequence[Run], rounds: int) -> list[float]:
+    """By events between kernels that the host launches one by one."""
+    marks, samples = [Event(timing=True) for _ in range(len(runs) + 1)], []
+    for _ in range(rounds):
+        stream.record(marks[0])
+        for run, mark in zip(runs, marks[1:], strict=True):
+            run()
+            stream.record(mark)
+        stream.synchronize()
+        samples.append([a.elapsed(b) for a, b in pairwise(marks)])
     return [median(column) for column in zip(*samples, strict=True)]
 
 
