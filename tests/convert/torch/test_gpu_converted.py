@@ -282,6 +282,43 @@ def test_parts_that_stay_in_pytorch() -> None:
             close(way(lm.tensor(x)), net(x))
 
 
+class Rounded(torch.autograd.Function):
+    """Rounded to quarters; the gradient goes through (straight-through estimator)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return (x * 4).round() / 4
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * 2
+
+
+def test_parts_that_stay_in_pytorch_train() -> None:
+    """Excluded modules and functions with a gradient of their own, between CUDA graphs from the second step on."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(5, 6),
+        Body(lambda _, x: Rounded.apply(x.tanh())),
+        nn.BatchNorm1d(6),
+        Reads(),
+        nn.Linear(6, 3),
+    ).cuda()
+    found = convert.from_torch(net, exclude=lambda m: isinstance(m, Reads), share=False)
+    rule = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    step = lm.train_step(found, ops.cross_entropy, optim.SGD(lr=0.05, momentum=0.9), device=GPU)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        x, labels = torch.randn(8, 5, device="cuda"), torch.randint(0, 3, (8,), device="cuda")
+        rule.zero_grad()
+        loss = F.cross_entropy(net(x), labels)
+        loss.backward()
+        rule.step()
+        assert float(step(x, labels)) == pytest.approx(loss.item(), rel=2e-5)
+    for own, parameter in zip(net.parameters(), found.parameters(), strict=True):
+        close(parameter, own, 1e-4)
+
+
 def test_a_loss_with_parameters() -> None:
     def losses(device: str) -> Any:
         rng = np.random.default_rng(3)
