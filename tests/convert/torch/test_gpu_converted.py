@@ -300,8 +300,8 @@ def test_parts_that_stay_in_pytorch_train() -> None:
     net = nn.Sequential(
         nn.Linear(5, 6),
         Body(lambda _, x: Rounded.apply(x.tanh())),
-        nn.BatchNorm1d(6),
         Reads(),
+        nn.BatchNorm1d(6),
         nn.Linear(6, 3),
     ).cuda()
     found = convert.from_torch(net, exclude=lambda m: isinstance(m, Reads), share=False)
