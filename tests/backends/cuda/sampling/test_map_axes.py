@@ -19,6 +19,7 @@ CUDA = backend(H200)
 UP = AxisMap("linear", 6, 11, (6 / 11, 0))
 DOWN = AxisMap("cubic-antialias", 33, 5, (33 / 5, 0))
 EVEN = AxisMap("reflect", 6, 10, (2,))
+TWICE, NEAREST = AxisMap("linear", 6, 12, (0.5, 0)), AxisMap("nearest", 6, 12, (0.5,))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,30 @@ def test_many_planes_share_a_thread() -> None:
     assert not mismatch(found, run_reference(op, [x], float64)[0], float32)
 
 
+@pytest.mark.parametrize(
+    ("maps", "dtype", "rows"),
+    [
+        ((None, None, None, TWICE), float32, 4),
+        ((None, None, UP, TWICE), float32, 4),
+        ((None, NEAREST, UP, TWICE), bfloat16, 4),
+        ((None, None, NEAREST, NEAREST), float16, 4),
+        ((None, TWICE, NEAREST, NEAREST), float64, 2),
+        ((None, NEAREST, NEAREST, NEAREST), int8, 4),
+        ((None, NEAREST, None, EVEN), float32, 2),
+        ((None, None, None, UP), float32, 1),
+    ],
+)
+def test_adjacent_rows_share_a_thread(maps: tuple[AxisMap | None, ...], dtype: DType, rows: int) -> None:
+    shape = (3, 6, 6, 6)
+    x = (np.random.default_rng(0).standard_normal(shape) * (40 if dtype == int8 else 1)).astype(dtype.numpy)
+    plan = CUDA.plan(MapAxes(maps), [Spec(shape, dtype)], Policy())
+    assert f"#define ROWS {rows}\n" in plan.make.programs[0].text
+    (wanted,) = run_reference(MapAxes(maps), [x], float64)
+    for misaligned in (False, True):
+        (found,) = run_plan(plan, [x], misaligned=misaligned)
+        assert not mismatch(found, wanted, dtype)
+
+
 def test_nothing_to_read_gives_zeros() -> None:
     back = AxisMap("patches", 4, 0, (3, 1, 0, 1)).adjoint
     plan = CUDA.plan(MapAxes((None, back)), [Spec((2, 0), float32)], Policy())
@@ -77,6 +102,8 @@ def test_the_kernel_compiles() -> None:
         ((None, UP, EVEN), bfloat16),
         ((None, EVEN, EVEN), int8),
         ((DOWN, None, UP), float64),
+        ((None, UP, TWICE), bfloat16),
+        ((NEAREST, NEAREST, NEAREST), int8),
     ):
         shape = tuple(4 if m is None else m.source for m in maps)
         plan = CUDA.plan(MapAxes(maps), [Spec(shape, dtype)], Policy())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +43,8 @@ from lamina.spec import DType, Policy, Shape, Spec, channels_last
 _MOST_TAPS = 20
 #: Rows of other planes that a thread computes with the same weights, if there are enough threads.
 _EACH, _THREADS = 4, 1 << 16
+#: Adjacent rows of the last axis that a thread computes where these are adjacent in memory.
+_ROWS = 4
 
 
 class AxesPass(NamedTuple):
@@ -119,27 +121,26 @@ def _launch(
     maps = [m or AxisMap("identity", n, n) for m, n in inside]
     read, write = ([*(getattr(m, end) for m in maps), 1, 1][:MOST_AXES] for end in ("source", "target"))
     width = _width(inner, kinds) if aligned else 1
-    threads = outer * prod(write) * inner // width
+    rows = _width(gcd(write[len(maps) - 1], _ROWS), kinds) if aligned and inner == 1 else 1
+    threads = outer * prod(write) * inner // width // rows
     each = _EACH if inner == 1 and outer >= _EACH and threads >= _EACH * _THREADS else 1
     wide = kinds[0].compute
     reach = max(outer * prod(read) * inner, outer * prod(write) * inner)
     text = f"typedef {index_type(reach)} Index;\ntypedef {c_type(wide)} A;\n"
     types = [bits_type(k) if moves else c_type(k) for k in kinds]
     text += f"typedef {types[0]} T;\ntypedef {types[1]} O;\n"
-    text += constants(RANK=len(maps), EACH=each, V=width, MOVES=int(moves))
+    text += constants(RANK=len(maps), EACH=each, ROWS=rows, V=width, MOVES=int(moves))
     tables = [place for m in maps for place in _table(m, wide.name)]
     tables += tables[:2] * (MOST_AXES - len(maps))
     sizes = Table((outer, inner, *write, *read))
     program = Program("map_axes", "sampling/map_axes.cu", text)
-    return looping(program, -(-outer // each) * prod(write) * inner // width, (*places, sizes, *tables))
+    work = -(-outer // each) * prod(write) * inner // width // rows
+    return looping(program, work, (*places, sizes, *tables))
 
 
-def _width(inner: int, kinds: tuple[DType, DType]) -> int:
-    """Contiguous elements per thread: as many as 16 bytes hold, if that divides the inner axes."""
-    width = VECTOR // max(k.itemsize for k in kinds)
-    while inner % width:
-        width //= 2
-    return width
+def _width(contiguous: int, kinds: tuple[DType, DType]) -> int:
+    """Contiguous elements per thread: as many as 16 bytes hold, if that divides their number."""
+    return gcd(contiguous, VECTOR // max(k.itemsize for k in kinds))
 
 
 @lru_cache(maxsize=256)
