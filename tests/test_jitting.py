@@ -1322,6 +1322,29 @@ def test_many_numbers_of_elements_are_warned_of() -> None:
     assert compiled(x - 16).shape == (3,)
 
 
+def test_many_numbers_are_warned_of() -> None:
+    compiled = lm.jit(lambda x, y, share, flag=True: x * share + y)
+    for i in range(15):
+        compiled(1.0, lm.ones(2), i / 20)
+        compiled(1.0, lm.ones(3), i / 20)
+    message = r"16 programs for arguments of the same shapes, one for each value of args\[2\]: .* passed as a tensor"
+    with pytest.warns(UserWarning, match=message) as found:
+        compiled(1.0, lm.ones(2), 0.9)
+    assert found[0].filename == __file__
+    assert compiled(1.0, lm.ones(2), 0.95).tolist() == pytest.approx([1.95, 1.95])
+
+
+def test_many_values_of_a_variable_are_warned_of() -> None:
+    share = 0.0
+    compiled = lm.jit(lambda x: x * share)
+    for i in range(15):
+        share = i / 20
+        compiled(lm.ones(2))
+    share = 1.0
+    with pytest.warns(UserWarning, match="one for each value of share: "):
+        compiled(lm.ones(2))
+
+
 def test_a_mask_of_one_sample_has_no_number() -> None:
     message = "the shape of the result depends on the numbers in the mask"
     with pytest.raises(TypeError, match=message):

@@ -15,10 +15,10 @@ from lamina import _tree
 from lamina._cached import cached_property
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
-from lamina.graph.ir.call_numbers import SameNumbers, warn_of_many
+from lamina.graph.ir.call_numbers import MANY, SameNumbers, warn_of_many, warn_of_values
 from lamina.graph.ir.capture import Capture
 from lamina.graph.ir.graph import traced_for
-from lamina.graph.ir.surroundings import SameSurroundings, reads_of
+from lamina.graph.ir.surroundings import SameSurroundings, changed_variables, is_number, reads_of
 from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
@@ -140,6 +140,8 @@ class Jitted(Generic[P, R]):
         # A part of the programs, by `_identity` of the arguments.
         self._known: dict[tuple[int, ...], _KnownTrace] = {}
         self._written: dict[int, ref[Tensor]] = {}  # tensors of the closure that fn writes, by id
+        # The numbers among the arguments of which programs were made, by the other arguments.
+        self._tried: dict[Hashable, list[dict[int, Any]]] = {}
         self._lock = threading.RLock()
         self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)
@@ -181,6 +183,7 @@ class Jitted(Generic[P, R]):
         """Drop all programs."""
         with self._lock:
             self._programs.clear()
+            self._tried = {}
             self._known = {}  # a concurrent lookup writes into the previous dictionary
 
     def renew(self) -> None:
@@ -209,11 +212,31 @@ class Jitted(Generic[P, R]):
                     found = self._compile(given, shared)
                 if found is None:
                     return self._program(given)
+                before = self._programs.newest(key)
                 self._programs.add(key, found, Traced.may_hold_again)
                 self._known = {}
-                if found.numbers:
-                    warn_of_many(self._programs.count(key), f"jit: {_name(self.fn)}")
+                self._warn_of_many(given, key, before, found)
             return found
+
+    def _warn_of_many(self, given: _Arguments, key: Hashable, before: Traced | None, found: Traced) -> None:
+        """Say what makes so many programs. found: the newest one of this key, before: the one before it."""
+        what, count = f"jit: {_name(self.fn)}", self._programs.count(key)
+        if before is None:
+            self._warn_of_numbers(given, what)
+        elif found.numbers:
+            warn_of_many(count, what)
+        else:
+            warn_of_values(count, what, changed_variables(before.guards))
+
+    def _warn_of_numbers(self, given: _Arguments, what: str) -> None:
+        """Say which numbers among the arguments make so many programs."""
+        numbers = {i: x for i, x in enumerate(given.leaves) if is_number(x)}
+        others = tuple([key for i, key in enumerate(given.keys()) if i not in numbers])
+        tried = self._tried.setdefault((given.structure, others, tuple(numbers)), [])
+        if numbers and len(tried) < MANY and numbers not in tried:
+            tried.append(numbers)
+            changed = [given.names[i] for i in numbers if len({values[i] for values in tried}) > 1]
+            warn_of_values(len(tried), what, changed)
 
     def _shared(self, leaves: Sequence[Any]) -> tuple[int, ...]:
         """The arguments that are tensors which fn writes by its closure: fn sees its writes in them, and a program is

@@ -98,3 +98,12 @@ def test_weights_of_groups_and_of_norms_without_weights() -> None:
     assert (net[0].in_channels, net[1].num_features) == (6, 4)
     with pytest.raises(KeyError, match="unexpected 1.running_mean"):
         nn.Sequential(nn.LazyConv2d(4, 3, groups=2)).load_state_dict(state)
+
+
+def test_what_it_does_not_have_yet() -> None:
+    with pytest.raises(
+        AttributeError, match=r"LazyLinear has no weight yet: call the network once on a tensor first"
+    ):
+        _ = nn.LazyLinear(2).weight
+    with pytest.raises(AttributeError, match="LazyLinear has no attribute 'weigth'"):
+        _ = nn.LazyLinear(2).weigth

@@ -539,3 +539,24 @@ def test_a_slice_of_a_list_is_looked_into() -> None:
     blocks[2] = nn.Linear(3, 3)
     np.testing.assert_allclose(call(X).numpy(), through(lm.tensor(X)).numpy(), rtol=1e-5, atol=1e-6)
     assert len(kept) == 3
+
+
+def test_a_guard_names_what_changed() -> None:
+    net = Scaled()
+    guard = SameModules(net)
+    assert guard.changed == []
+    net.temperature, net.sizes = 2.0, [3]
+    assert sorted(guard.changed) == ["Scaled.sizes", "Scaled.temperature"]
+
+
+def test_many_values_of_a_setting_are_warned_of() -> None:
+    net = Scaled()
+    step = lm.train_step(net, ops.mse_loss, optim.SGD(0.1), device="cpu")
+    for i in range(15):
+        net.temperature = 1 + i / 20
+        step(X, X)
+    net.temperature = 2.0
+    with pytest.warns(
+        UserWarning, match=r"train_step: 16 programs .* one for each value of Scaled.temperature: "
+    ):
+        step(X, X)

@@ -601,6 +601,60 @@ def test_an_optimizer_of_ones_own() -> None:
         assert step(lm.ones((1, 2))).item() > step(lm.ones((1, 2))).item()
 
 
+def test_an_optimizer_of_ones_own_that_takes_parameters_first() -> None:
+    class Lion(optim.Optimizer):
+        parts = ("mean",)
+
+        def __init__(self, params: Any, lr: float = 1e-3, beta: float = 0.5) -> None:
+            super().__init__(params, {"lr": lr, "beta": beta})
+
+        def init(self, param: Any) -> Any:
+            return (ops.zeros_like(param),)
+
+        def update(self, param: Any, grad: Any, state: Any, rate: Any) -> Any:
+            mean = self.beta * state[0] + (1 - self.beta) * grad
+            return param - rate * ops.sign(mean), (mean,)
+
+    class Plain(optim.Optimizer):
+        def __init__(self, params: Any, lr: float, share: float) -> None:
+            super().__init__(lr)
+            self.share = share
+
+        def update(self, param: Any, grad: Any, state: Any, rate: Any) -> Any:
+            return param - rate * self.share * grad, state
+
+    a, b = nn.Parameter(lm.ones(2)), nn.Parameter(lm.ones(2))
+    lion = Lion(iter([a]), 0.1)
+    assert (lion.lr, lion.beta) == (0.1, 0.5)
+    for slope in (2.0, -1.5):  # means 1 and -0.25
+        lion.step([lm.tensor([slope, slope])])
+    np.testing.assert_allclose(a.numpy(), [1, 1], rtol=1e-6)
+    lion.beta = 0.0
+    lion.step([lm.tensor([1.0, -1.0])])
+    np.testing.assert_allclose(a.numpy(), [0.9, 1.1], rtol=1e-6)
+    plain = Plain([{"params": a, "share": 0.5}, {"params": b, "lr": 2.0}], 1.0, share=0.1)
+    plain.step([lm.ones(2), lm.ones(2)])
+    np.testing.assert_allclose([*a.numpy(), *b.numpy()], [0.4, 0.6, 0.8, 0.8], rtol=1e-6)
+    with pytest.raises(TypeError, match="a group sets beta; its numbers are lr, share"):
+        Plain([{"params": a, "beta": 1.0}], 1.0, 0.1)
+    step = lm.train_step(nn.Linear(2, 2), lambda y, _: ops.mean(y), Lion(lr=0.1), device="cpu")  # type: ignore[call-arg]
+    assert step(lm.ones((1, 2))).item() > step(lm.ones((1, 2))).item()
+
+
+def test_an_optimizer_of_ones_own_says_what_its_init_gives() -> None:
+    class Plain(optim.Optimizer):
+        def __init__(self, params: Any, numbers: Any = None) -> None:
+            super().__init__(params, numbers)
+
+        def update(self, param: Any, grad: Any, state: Any, rate: Any) -> Any:
+            return param, state
+
+    with pytest.raises(TypeError, match=r"Plain: Optimizer.__init__ takes lr, or params and a dict"):
+        Plain([nn.Parameter(lm.ones(2))])
+    with pytest.raises(TypeError, match=r"Plain: the defaults have no \"lr\", only 'beta'"):
+        Plain([nn.Parameter(lm.ones(2))], {"beta": 1.0})
+
+
 def test_an_optimizer_in_torchs_style_says_what_to_define() -> None:
     class Signs(optim.Optimizer):
         def step(self, grads: Any = None) -> None:

@@ -232,3 +232,25 @@ def test_a_step_opens_its_backend_when_it_is_made() -> None:
     """Not in the first step."""
     with pytest.raises(ValueError, match="unknown backend 'nowhere'"):
         make(nn.Linear(2, 2), optim.SGD(0.1), backend="nowhere")
+
+
+class Picture(nn.Module):
+    """Its parameter is what is looked for."""
+
+    def __init__(self) -> None:
+        self.weight = nn.Parameter(lm.ones(1, 3))
+
+    def forward(self) -> Any:
+        return self.weight
+
+
+@pytest.mark.parametrize("inputs", [(), {}])
+def test_a_network_without_inputs(inputs: Any) -> None:
+    target = np.array([[1.0, 2.0, 3.0]], np.float32)
+    step = lm.train_step(Picture(), ops.mse_loss, optim.SGD(1.5), device="cpu")
+    assert [step(inputs, target).item() for _ in range(2)] == pytest.approx([5 / 3, 0])
+    alone = lm.train_step(Picture(), lambda y, _: ops.mean(y * y), optim.SGD(0.75), device="cpu")
+    assert [alone(inputs).item() for _ in range(2)] == pytest.approx([1, 0.25])
+    assert lm.fit(step, [(inputs, target)], 1, progress=False).epochs[-1].loss < 1e-6
+    with pytest.raises(TypeError, match="train_step: inputs: there is no array in None"):
+        step(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,18 @@ class _Lazy(Module):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.arguments, self.options = arguments, options
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say when there are parameters. Raises AttributeError."""
+            if name in ("weight", "bias", "running_mean", "running_var"):
+                raise AttributeError(
+                    f"{type(self).__name__} has no {name} yet: call the network once on a tensor first, net(example)",
+                    name=name,
+                    obj=self,
+                )
+            return super().__getattr__(name)
 
     def forward(self, input: T) -> T:
         """Become the other layer, with the number of input features found, and call it."""

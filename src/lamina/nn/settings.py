@@ -51,7 +51,9 @@ class HasSettings(Protocol):
         """A guard of the module's dependencies that are not its own."""
 
 
-def settings_of(module: HasSettings, names: Collection[str] = ()) -> Hashable:
+def settings_of(
+    module: HasSettings, names: Collection[str] = ()
+) -> tuple[int, tuple[tuple[str, Hashable], ...]]:
     """The dependencies of programs that use a module, except its mode, the contents of containers, and submodules.
 
     names: of attributes that functions of other classes read.
@@ -109,7 +111,7 @@ class SameModules(SettledGuard):
         guards = [m._same_elsewhere() for held in self._held if (m := held()) is not None]
         self._elsewhere = [guard for guard in guards if guard is not None]
 
-    def _settings_now(self) -> Hashable:
+    def _settings_now(self) -> tuple[tuple[int, tuple[tuple[str, Hashable], ...]] | None, ...]:
         modules = [held() for held in self._held]
         return tuple([None if m is None else settings_of(m, self._names) for m in modules])
 
@@ -126,6 +128,20 @@ class SameModules(SettledGuard):
                 return False
             self._seen = now
         return self._around() and all(same() for same in self._elsewhere)
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of the settings, and of variables around them, that have other values now."""
+        now = [x and dict(x[1]) for x in self._settings_now()]
+        before = [x and dict(x[1]) for x in self._settings]
+        modules = zip((held() for held in self._held), now, before, strict=True)
+        named = [
+            f"{type(m).__name__}.{n}"
+            for m, new, old in modules
+            for n in new or ()
+            if new[n] != (old or {}).get(n)
+        ]
+        return list(dict.fromkeys([*named, *self._around.changed]))
 
 
 def _walk_of(modules: Collection[HasSettings]) -> ReadWalk:

@@ -38,10 +38,19 @@ class _TakesParameters(ABCMeta):
         given = numbers.pop("params", None)
         if given is None and args and _are_parameters(args[0]):
             given, args = args[0], args[1:]
+        given = list(given) if isinstance(given, Iterator) else given
+        if _takes_params(cls):
+            args = (given, *args)
         made = super().__call__(*args, **numbers)
         arguments = inspect.signature(made.__init__).bind(*args, **numbers).arguments
-        object.__setattr__(made, "_arguments", arguments)
+        own = {name: value for name, value in arguments.items() if name != "params"}
+        object.__setattr__(made, "_arguments", own)
         return made if given is None else made.over(given)
+
+
+def _takes_params(kind: Any) -> bool:
+    """Whether a class is made as in torch: __init__(self, params, lr, ...)."""
+    return "params" in inspect.signature(kind.__init__).parameters
 
 
 def _are_parameters(x: Any) -> bool:
@@ -97,8 +106,22 @@ class Optimizer(Checked, metaclass=_TakesParameters):
                 f"{type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=self
             )
 
-    def __init__(self, lr: float | Schedule) -> None:
-        self.lr = lr
+    def __init__(self, lr: Any, defaults: Mapping[str, Any] | None = None) -> None:
+        """With defaults as torch's: `super().__init__(params, {"lr": lr, "beta": beta})`, from the __init__ of a
+        class that takes params first; each becomes an attribute (`self.beta`), and the parameters are bound to the
+        rule that is made."""
+        if defaults is None and (lr is None or _are_parameters(lr)):
+            raise TypeError(
+                f"{type(self).__name__}: Optimizer.__init__ takes lr, or params and a dict of the hyperparameters, "
+                'with "lr" among them: super().__init__(params, {"lr": lr, ...})'
+            )
+        numbers = {"lr": lr} if defaults is None else dict(defaults)
+        if "lr" not in numbers:
+            raise TypeError(
+                f'{type(self).__name__}: the defaults have no "lr", only {", ".join(map(repr, numbers))}'
+            )
+        for name, value in numbers.items():
+            setattr(self, name, value)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -139,7 +162,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
         if unknown:
             raise TypeError(
                 f"{type(self).__name__}: a group sets {', '.join(unknown)}; its numbers are "
-                f"{', '.join(name for name in named if name != 'self')}"
+                f"{', '.join(name for name in named if name not in ('self', 'params'))}"
             )
         own = {name: value for name, value in numbers.items() if name != "lr"}
         made: Self = type(self)(**{**self._arguments, **own})

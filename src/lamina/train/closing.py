@@ -10,6 +10,7 @@ from weakref import ReferenceType, ref
 from lamina.graph import Value
 from lamina.graph.ir.capture import Capture
 from lamina.graph.ir.graph import computed, constant
+from lamina.graph.ir.surroundings import changed_variables
 from lamina.nn import Parameter
 from lamina.ops.core import Op, Operand
 from lamina.spec import Spec
@@ -175,6 +176,11 @@ class ClosedOver:
         self._guards = tuple(capture.guards)
         self._were = [(x.spec.open, x.device) for x in tensors]
         self._tensors = tensors
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of the variables that have other values than when it was traced."""
+        return changed_variables(self._guards)
 
     def hold(self) -> bool:
         """Whether a trace made now would be the same."""

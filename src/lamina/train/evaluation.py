@@ -235,7 +235,9 @@ def pair_of(batch: Any, where: str) -> tuple[Any, Any]:
 
 
 def samples_of(inputs: Any) -> int:
-    """The length of the first axis of the first array."""
+    """The length of the first axis of the first array; 1 of ()."""
+    if isinstance(inputs, tuple | dict) and not inputs:
+        return 1
     first = flatten_arrays(inputs, "inputs")[0][0]
     return int(first.shape[0]) if first.ndim else 1
 

@@ -15,7 +15,7 @@ from lamina import _tree, backends, ops
 from lamina.distributed.collectives import all_reduce_each
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Value
-from lamina.graph.ir.call_numbers import warn_of_many
+from lamina.graph.ir.call_numbers import warn_of_many, warn_of_values
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
@@ -252,8 +252,8 @@ class Step:
         """Train by one batch and return its loss: a scalar tensor; reading its value waits for the device.
 
         inputs: what net takes: an array of any library and dtype, or nested tuples, lists and dicts of them. A tuple
-            or list holds net's positional arguments, a dict its keyword arguments. Floats are cast to the compute
-            type, integers and booleans reach the network as they are.
+            or list holds net's positional arguments, a dict its keyword arguments; () for a net without any. Floats
+            are cast to the compute type, integers and booleans reach the network as they are.
         targets: what loss_fn takes, likewise an array or nested arrays, as they are; None where the network computes
             its own loss, which loss_fn passes on: lambda outputs, targets: outputs["loss"].
         update: where gradients are accumulated, whether this call updates the parameters by the mean of the
@@ -261,7 +261,8 @@ class Step:
             does.
         Raises TypeError for non-arrays, and for values that may be one array or several (a tuple of numbers).
         """
-        given, takes = flatten_arrays(inputs, "train_step: inputs")
+        none = isinstance(inputs, tuple | dict) and not inputs  # a network of parameters alone
+        given, takes = flatten_arrays(inputs, "train_step: inputs", needed=not none)
         wanted, goals = flatten_arrays(targets, "train_step: targets", needed=targets is not None)
         specs = tuple([array_spec(x) for x in (*given, *wanted)])
         with self._turn:
@@ -420,10 +421,17 @@ class Step:
                 with collector_paused():
                     found = self._compile(kind, others, arrays)
                 self._reached[key] = found.reached
-                self._programs.add((key, others - found.reached), found)
-                if found.numbers:
-                    warn_of_many(self._programs.count((key, others - found.reached)), "train_step")
+                self._keep((key, others - found.reached), found)
             return found
+
+    def _keep(self, key: Hashable, made: CompiledStep) -> None:
+        """Keep a new program, and say what makes many of them."""
+        before = self._programs.newest(key)
+        self._programs.add(key, made)
+        if made.numbers:
+            warn_of_many(self._programs.count(key), "train_step")
+        elif before is not None:
+            warn_of_values(self._programs.count(key), "train_step", before.closed.changed)
 
     def _modes_and_frozen(self) -> Hashable:
         """Which modules are in training mode, and which parameters are trained: recomputed only when one

@@ -12,7 +12,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import Graph, Value
-from lamina.graph.ir.call_numbers import CallNumbers, SameNumbers, inputs_of, warn_of_many
+from lamina.graph.ir.call_numbers import CallNumbers, SameNumbers, inputs_of, warn_of_many, warn_of_values
 
 
 def of(values: dict[Value, Any], closure: dict[Value, Any]) -> CallNumbers:
@@ -83,3 +83,12 @@ def test_a_warning_of_many_programs() -> None:
         warnings.simplefilter("error")
         warn_of_many(15, "f")
         warn_of_many(17, "f")
+
+
+def test_a_warning_of_many_values() -> None:
+    with pytest.warns(UserWarning, match=r"f: 16 programs .* one for each value of rate, scale: "):
+        warn_of_values(16, "f", ["rate", "scale"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_values(16, "f", [])
+        warn_of_values(15, "f", ["rate"])

@@ -12,7 +12,13 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.graph.ir.surroundings import SameSurroundings, comparable, is_advanced, reads_of
+from lamina.graph.ir.surroundings import (
+    SameSurroundings,
+    changed_variables,
+    comparable,
+    is_advanced,
+    reads_of,
+)
 
 LIMIT = 1.0
 #: Of no function: its name is that of an attribute alone.
@@ -104,6 +110,14 @@ def test_a_guard_tells_values_that_are_exchanged_and_containers_that_are_filled(
     assert guard()
     array = np.zeros(3, np.float32)
     assert not guard()
+
+
+def test_what_changed_is_named() -> None:
+    scale, kind = 1.0, Weighted()
+    guard = SameSurroundings(reads_of(lambda x: x * scale * LIMIT, objects=[kind]))
+    assert changed_variables([guard, lambda: False]) == []
+    scale = 2.0
+    assert changed_variables([guard, lambda: False, guard]) == ["scale"]
 
 
 def test_arguments_held_by_a_function_are_read() -> None:

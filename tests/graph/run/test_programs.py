@@ -119,3 +119,13 @@ def test_memory_of_a_program() -> None:
     constants = sum(v.spec.nbytes for v in program.executable.graph.constants)
     expected = program.executable.peak_bytes + inputs + constants
     assert expected <= program.executable.own_bytes < expected + 1024
+
+
+def test_the_newest_of_a_key() -> None:
+    programs: Programs[Stand] = Programs(4)
+    assert programs.newest("a") is None
+    for key, name in ("ax", "ay", "bz"):
+        programs.add(key, Stand(name))
+    newest = programs.newest("a")
+    assert newest is not None
+    assert newest.name == "y"

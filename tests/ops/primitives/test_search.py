@@ -44,6 +44,13 @@ def test_counts() -> None:
     assert run(ops.histc, np.zeros(0), 2).tolist() == [0, 0]
 
 
+def test_counts_of_traced_numbers_say_how_else_to_count() -> None:
+    with pytest.raises(
+        TypeError, match=r"bincount: .* count by lamina.zeros\(n\).index_add\(0, index, ones\)"
+    ):
+        lm.jit(lambda x: ops.bincount(x, minlength=3))(lm.tensor([1, 2]))
+
+
 def test_isin() -> None:
     x, among = np.array([[1, 2], [3, 4]]), np.array([2, 4, 9])
     np.testing.assert_array_equal(run(ops.isin, x, among), np.isin(x, among))

@@ -75,16 +75,30 @@ def inputs_of(*values: Value) -> list[Value]:
 
 
 #: From how many programs for arguments of one kind on a warning says why there are so many.
-_MANY = 16
+MANY = 16
 
 
 def warn_of_many(count: int, what: str) -> None:
     """Warn of code that is compiled again for each number of elements that a mask selects, as often as this tells."""
-    if count == _MANY:
+    if count == MANY:
         warnings.warn(
             f"{what}: {count} programs for arguments of the same shapes, one for each number of elements that a mask "
             "selected (x[mask], nonzero): use where or weights, which keep the shape, where the number often changes",
-            stacklevel=users_frame() - 1,
+            stacklevel=users_frame(),
+        )
+
+
+def warn_of_values(count: int, what: str, changed: Sequence[str]) -> None:
+    """Warn of code that is compiled again for each value of arguments or variables, as often as this tells.
+
+    changed: their names; without any there is no warning.
+    """
+    if count == MANY and changed:
+        warnings.warn(
+            f"{what}: {count} programs for arguments of the same shapes, one for each value of {', '.join(changed)}: "
+            "a number that changes from call to call is passed as a tensor, lamina.tensor(value), or kept in a "
+            "module's buffer; as a number of Python it is a constant of the program",
+            stacklevel=users_frame(),
         )
 
 

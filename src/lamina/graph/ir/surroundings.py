@@ -168,6 +168,11 @@ class SettledGuard(ABC):
     def __call__(self) -> bool:
         """Whether nothing changed."""
 
+    @property
+    @abstractmethod
+    def changed(self) -> list[str]:
+        """The names of the variables that have other values now."""
+
 
 class SameSurroundings(SettledGuard):
     """A guard: whether variables that functions read still have the values of when this was made.
@@ -214,6 +219,17 @@ class SameSurroundings(SettledGuard):
     def __call__(self) -> bool:
         """Whether they are unchanged."""
         return not self._is_spent and all(kept.holds() for kept in self._kept)
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of the variables that have other values now."""
+        return [str(kept.read) for kept in self._kept if not kept.holds()]
+
+
+def changed_variables(guards: Iterable[Callable[[], bool]]) -> list[str]:
+    """The names of the variables because of which guards no longer hold, each once."""
+    named = [name for guard in guards if isinstance(guard, SettledGuard) for name in guard.changed]
+    return list(dict.fromkeys(named))
 
 
 class _KeptRead(NamedTuple):

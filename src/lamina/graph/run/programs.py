@@ -71,6 +71,10 @@ class Programs(Generic[P]):
         """The number of programs of this key."""
         return len(self._found.get(key, ()))
 
+    def newest(self, key: Hashable) -> P | None:
+        """The program of this key that was made last."""
+        return next(reversed(self._found.get(key, ())), None)
+
     def touch(self, program: P) -> None:
         """Mark a program as used now."""
         self._used[id(program)] = next(self._clock)

@@ -616,12 +616,17 @@ def checked_mask(what: str, mask: Any) -> Any:
     return found
 
 
-def host_values(what: str, x: Any, name: str) -> Array:
-    """An operand's values, for a data-dependent result shape. Raises TypeError if they are not yet available."""
+def host_values(
+    what: str, x: Any, name: str, instead: str = "use where or masked_fill, which keep the shape"
+) -> Array:
+    """An operand's values, for a data-dependent result shape. Raises TypeError if they are not yet available.
+
+    instead: what to write where they are not.
+    """
     try:
         return np.asarray(operand(x, what, name).numpy())
     except TypeError as error:
         raise TypeError(
             f"{what}: the shape of the result depends on the numbers in {name}, which a graph does not have while it "
-            "is recorded: use where or masked_fill, which keep the shape, or call it outside of the graph"
+            f"is recorded: {instead}, or call it outside of the graph"
         ) from error

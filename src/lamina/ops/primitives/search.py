@@ -147,7 +147,8 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     x = operand(input, "bincount")
     if x.dtype.kind not in "iu" or x.ndim != 1:
         raise DTypeError(f"bincount: takes a vector of integers, got {x.spec}")
-    numbers = host_values("bincount", x, "input")
+    instead = "count by lamina.zeros(n).index_add(0, index, ones), whose length is known"
+    numbers = host_values("bincount", x, "input", instead)
     if numbers.size and numbers.min() < 0:
         raise ValueError(f"bincount: numbers must be >= 0, got {numbers.min()}")
     size = max(int(numbers.max()) + 1 if numbers.size else 0, minlength)
