@@ -139,7 +139,7 @@ class SameModules(SettledGuard):
             f"{type(m).__name__}.{n}"
             for m, new, old in modules
             for n in new or ()
-            if new[n] != (old or {}).get(n)
+            if new and new[n] != (old or {}).get(n)
         ]
         return list(dict.fromkeys([*named, *self._around.changed]))
 
