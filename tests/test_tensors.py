@@ -21,8 +21,18 @@ from lamina import nn, ops, tensors
 from lamina.backends import Call, NonDeterministicError, Plan
 from lamina.ops import core
 from lamina.ops.core import REGISTRY, Op
+from lamina.ops.primitives.update import SgdUpdate
 from lamina.spec import FLOATS, DTypeError, Layout, ShapeError, Spec, float32
-from lamina.tensors import CPU, EagerCall, Tensor, as_tensor, relayout, tensors_version, writable
+from lamina.tensors import (
+    CPU,
+    EagerCall,
+    Tensor,
+    as_tensor,
+    relayout,
+    run_in_place,
+    tensors_version,
+    writable,
+)
 from tests.helpers.second_device import SECOND, known
 
 
@@ -739,3 +749,19 @@ def test_threads_share_what_is_known_of_ops_and_no_memory() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_an_op_in_the_memory_of_its_operands() -> None:
+    op = SgdUpdate(0.0, 0.0, 0.0, False)
+    x, slope, rate = lm.tensor([1.0, 2.0]), lm.tensor([1.0, 1.0]), lm.tensor(0.5)
+    held = x.buffer.pointer
+    kept = [lm.zeros(2)]
+    assert run_in_place(op, [x, slope, *kept, rate])
+    assert (x.tolist(), x.buffer.pointer, x.version) == ([0.5, 1.5], held, 1)
+    whole = lm.ones(2, 2)
+    for others in ([whole[0], slope], [x, np.ones(2, np.float32)], [x, x]):
+        assert not run_in_place(op, [*others, *kept, rate])
+    with lm.policy(check_finite=True):
+        assert not run_in_place(op, [x, slope, *kept, rate])
+    assert x.tolist() == [0.5, 1.5]
+    assert whole.tolist() == [[1, 1], [1, 1]]

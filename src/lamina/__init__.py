@@ -320,6 +320,8 @@ __getattr__ = lazy(
         "autograd": "lamina.grad, lamina.value_and_grad, lamina.vjp and lamina.jvp are functions of functions; "
         "lamina.custom_vjp gives one a gradient of its own, as autograd.Function does",
         "autocast": "lamina.nn.autocast",
+        "profiler": "lamina.graph.Timeline records the kernels of calls, lamina.train.callbacks.Trace those of a run",
+        "sparse": "tensors are dense: edges or entries are index tensors, for index_add, scatter and x[index]",
         "amp": "lamina.nn.autocast is autocast; precision= of a training step, which scales losses by itself",
         "asarray": "lamina.tensor(values) copies, lamina.from_dlpack(array) shares its memory; ops take arrays as "
         "they are",

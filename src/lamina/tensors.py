@@ -963,11 +963,11 @@ class _Bound(threading.local):
 class EagerCall:
     """A plan as eager ops run it, for operands of certain specs: the work common to all calls is done once."""
 
-    __slots__ = ("_moves", "_outputs", "_stream", "_workspace", "plan")
+    __slots__ = ("_outputs", "_stream", "_workspace", "moves", "plan")
 
     def __init__(self, device: Device, plan: Plan, specs: Sequence[Spec]) -> None:
         self.plan = plan
-        self._moves = not all(x.same_memory(s) for x, s in zip(specs, plan.inputs, strict=True))
+        self.moves = not all(x.same_memory(s) for x, s in zip(specs, plan.inputs, strict=True))
         self._outputs = [(device.supply(s.fixed.nbytes), s.fixed) for s in plan.outputs]
         self._workspace = device.supply(plan.workspace) if plan.workspace else None
         self._stream = device.default_stream.handle
@@ -980,7 +980,7 @@ class EagerCall:
         self, tensors: Sequence[Tensor], outputs: tuple[Tensor, ...] | None = None
     ) -> tuple[Tensor, ...]:
         """Run the plan on tensors of its device; the outputs are in new memory or in that of `outputs`."""
-        if self._moves:
+        if self.moves:
             tensors = [
                 x if x._spec.same_memory(s) else relayout(x, s)
                 for x, s in zip(tensors, self.plan.inputs, strict=True)
@@ -1001,6 +1001,35 @@ class EagerCall:
 
 _address, _spec = attrgetter("_buffer.pointer"), attrgetter("_spec")
 _bound = _Bound()
+
+
+def run_in_place(op: Op, operands: Sequence[Any]) -> bool:
+    """Run an op at once whose results replace operands (`Op.inplace`), in the memory of these.
+
+    The same memory in each call needs no copies, and is bound once. False, and nothing is run, where it cannot be so:
+    in a recording, for views, memory that cannot be written or is shared among operands, other devices and layouts,
+    and where results are checked.
+    """
+    tensors = [x for x in operands if isinstance(x, Tensor) and x._part is None]
+    policy = current_policy()
+    if recorder() is not None or policy.check_finite or len(tensors) < len(operands):
+        return False
+    where, written = tensors[0]._buffer.device, [tensors[i] for i in op.inplace.values()]
+    if any(x.read_only for x in written) or not all(x._buffer.device == where for x in tensors):
+        return False
+    found = _eager(where, op, policy, *map(_spec, tensors))
+    plan = found.plan
+    if found.moves or plan.aliases != op.inplace or len(plan.outputs) != len(written):
+        return False
+    same = all(x._spec.same_memory(plan.outputs[i]) for i, x in zip(op.inplace, written, strict=True))
+    others = [(tensors[i], y) for i in op.inplace.values() for j, y in enumerate(tensors) if i != j]
+    if not same or any(_meet(x._buffer, y._buffer) for x, y in others):
+        return False
+    found(tensors, tuple(written))
+    for x in written:
+        x.version += 1
+    tensors_changed()
+    return True
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ import inspect
 import math
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -599,6 +600,36 @@ def test_an_optimizer_of_ones_own() -> None:
         np.testing.assert_allclose(weights.numpy(), wanted, rtol=1e-6)
         step = lm.train_step(nn.Linear(2, 2), lambda y, _: ops.mean(y), kind(lr=0.1), device="cpu")
         assert step(lm.ones((1, 2))).item() > step(lm.ones((1, 2))).item()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(optim.SGD, lr=0.1),
+        partial(optim.SGD, lr=0.1, momentum=0.9),
+        optim.AdamW,
+        optim.RMSprop,
+        optim.LAMB,
+    ],
+)
+def test_updates_at_once_are_in_the_parameters_memory(make: Any) -> None:
+    rng = np.random.default_rng(4)
+    start, slopes = rng.standard_normal((5, 3), np.float32), rng.standard_normal((4, 5, 3), np.float32)
+    here, apart = nn.Parameter(lm.tensor(start)), nn.Parameter(lm.tensor(start))
+    optimizers = [make([x]) for x in (here, apart)]
+    compiled = lm.jit(lambda g: optimizers[1].step([g]))
+    held, version = here.buffer.pointer, here.version
+    for slope in slopes:
+        optimizers[0].step([lm.tensor(slope)])
+        compiled(slope)
+        assert here.buffer.pointer == held
+        np.testing.assert_allclose(here.numpy(), apart.numpy(), rtol=1e-6, atol=1e-7)
+    assert here.version >= version + 4
+    itself = nn.Parameter(lm.tensor(start))
+    make([itself]).step([itself])  # the gradient lies where the result is written
+    other = nn.Parameter(lm.tensor(start))
+    make([other]).step([lm.tensor(start)])
+    np.testing.assert_array_equal(itself.numpy(), other.numpy())
 
 
 def test_an_optimizer_of_ones_own_that_takes_parameters_first() -> None:

@@ -57,6 +57,9 @@ class UpdateRule(Protocol):
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
         """The state before the first step."""
 
+    def updates_in_place(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> bool:
+        """Do one step at once in the memory of parameter and state, if it can be done so: whether it was."""
+
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
         """The parameter and its state after one step."""
 
@@ -402,15 +405,21 @@ class ParameterGroups:
         """Update the parameters by gradients, or by the mean of the accumulated ones."""
         pairs = self._gathered() if grads is None else self._pairs(grads)
         rates = dict(zip(map(id, self.groups), self._rates(), strict=True))
+        now, there = recorder() is None, dict[tuple[int, Device], Tensor]()
         for entry, g in pairs:
             if entry.pieces is not None:
                 raise RuntimeError(
                     f"{self._name}.step: the state of {entry.name} lies in shards, which a train_step with "
                     "shard_optimizer=True updates"
                 )
-            held = entry.held()
+            held, rule, rate = entry.held(), entry.group.rule, rates[id(entry.group)]
             before = updated_as(entry.param)
-            param, after = entry.group.rule.update(before, g, held, rates[id(entry.group)])
+            if now and before is entry.param:
+                place = id(entry.group), before.device
+                there[place] = tensor(rate, device=before.device) if place not in there else there[place]
+                if rule.updates_in_place(before, g, held, there[place]):
+                    continue
+            param, after = rule.update(before, g, held, rate)
             # Parameters are leaves: derivatives later in the same program stop at their new values.
             entry.param.copy_(ops.stop_gradient(param))
             for x, new in zip(held, after, strict=True):

@@ -17,7 +17,7 @@ from lamina.ops.core import Array, bind, recorder
 from lamina.ops.primitives.update import Update
 from lamina.optim.groups import FollowingRate, ParameterGroup, ParameterGroups, Params
 from lamina.optim.schedule import Schedule
-from lamina.tensors import Tensor, full, tensor
+from lamina.tensors import Tensor, full, run_in_place, tensor
 
 #: torch's options for how an update is computed: here it is always one program for all tensors.
 _HOW = ("foreach", "fused", "capturable")
@@ -314,6 +314,10 @@ class Optimizer(Checked, metaclass=_TakesParameters):
             )
         return ()
 
+    def updates_in_place(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> bool:
+        """Do one step at once in the memory of parameter and state, if it can be done so: whether it was."""
+        return False
+
     @abstractmethod
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
         """The parameter and its state after one step. rate: as in `given`; a bare rate is a float32 scalar unless a
@@ -369,6 +373,11 @@ class UpdateOptimizer(Optimizer):
         scalars = [tensor(np.full((), self.first(n)), device=where) for n in op.scalars]
         counts = [tensor(np.zeros((), np.int64), device=where)] if op.counted else []
         return (*moments, *scalars, *counts)
+
+    def updates_in_place(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> bool:
+        """Do one step at once in the memory of parameter and state, if it can be done so: whether it was."""
+        is_own = type(self).update is not UpdateOptimizer.update
+        return not is_own and run_in_place(self.op, (param, grad, *state, rate))
 
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
         """One step: the new parameter and its new state."""

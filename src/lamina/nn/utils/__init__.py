@@ -27,6 +27,9 @@ __getattr__ = lazy(
     {},
     instead={
         "clip_grad_norm": "it is lamina.nn.utils.clip_grad_norm_",
+        "prune": "a mask is a buffer that a parametrization multiplies the weight by: "
+        "lamina.nn.utils.parametrize.register_parametrization",
+        "stateless": "it is lamina.nn.functional_call",
         "weight_norm": "it is lamina.nn.utils.parametrizations.weight_norm, with other names in the state_dict",
         "spectral_norm": "it is lamina.nn.utils.parametrizations.spectral_norm, with other names in the state_dict",
         "remove_weight_norm": 'it is lamina.nn.utils.parametrize.remove_parametrizations(module, "weight")',
