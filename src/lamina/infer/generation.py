@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
-from weakref import WeakKeyDictionary, ref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-from lamina import jitting
+from lamina.infer.choosing import Choice
+from lamina.infer.decoding import Continues, Step, step_of
 from lamina.nn.module import evaluating
 from lamina.spec import ShapeError
 
+__all__ = ["Continues", "generate"]
+
 Array = np.ndarray[Any, Any]
-
-
-class Continues(Protocol):
-    """A language model that decodes with a cache, such as `nn.GPT2LMHeadModel`."""
-
-    def empty_cache(self, batch: int, length: int) -> Any:
-        """An empty cache for `length` tokens of `batch` texts."""
-
-    def continued(self, input_ids: Any, cache: Any, position: Any) -> tuple[Any, Any]:
-        """Next-token logits (B, L, V) for each of input_ids (B, L) from `position` on, and the cache."""
 
 
 def generate(
@@ -30,71 +22,127 @@ def generate(
     prompt: Any,
     max_new_tokens: int,
     *,
-    temperature: float = 0.0,
+    attention_mask: Any = None,
+    do_sample: bool | None = None,
+    temperature: float | None = None,
     top_k: int | None = None,
+    top_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    min_new_tokens: int = 0,
+    eos_token_id: int | Iterable[int] | None = None,
+    pad_token_id: int | None = None,
+    streamer: Any = None,
     seed: int = 0,
 ) -> Array:
-    """The prompt, integers (B, L), and max_new_tokens tokens after it: int64 (B, L + max_new_tokens).
+    """The prompt, integers (B, L), and at most max_new_tokens tokens after it: int64 (B, L + n). Keywords are those of
+    transformers' `generate`.
 
-    net: a `Continues`; it runs in inference mode, on the device of its parameters. temperature: 0 takes the likeliest
-        token each time (greedy), else tokens are drawn from softmax(logits / temperature). top_k: samples only from
-        the k likeliest. seed: of the sampling. Two programs are compiled, for the prompt and for a token, which later
-        calls with equal numbers of texts, tokens and new tokens reuse. Raises TypeError, ShapeError, ValueError.
+    net: a `Continues`: a model of `lamina.nn` that has a cache, or a converted causal language model of transformers;
+        it runs in inference mode, on the device of its parameters.
+    attention_mask: (B, L), 0 at the padding on the left of shorter prompts.
+    do_sample: False takes the likeliest token each time (greedy), True draws from softmax(logits / temperature); by
+        default draws if temperature is given and not 0. top_k: among the k likeliest only. top_p: among the fewest
+        likeliest tokens whose probabilities sum to at least top_p. seed: of the draws.
+    repetition_penalty: logits of tokens that the text has are divided by it if positive, else multiplied.
+    eos_token_id: a token, or several, that ends a text; none: all texts have max_new_tokens. A text that has ended is
+        filled with pad_token_id (by default the first eos_token_id); when all have, generation stops. min_new_tokens:
+        so many tokens at least come before the end.
+    streamer: an object with put(tokens) and end(), such as transformers' TextStreamer, that receives the prompt (B, L)
+        and then the tokens (B,) of each step as NumPy arrays; or a function of these tokens.
+
+    Two programs are compiled, for the prompt and for a token, which later calls with equal numbers of texts, tokens
+    and new tokens reuse. The cache is updated in place. Raises TypeError, ShapeError, ValueError.
     """
     if missing := [n for n in ("empty_cache", "continued") if not callable(getattr(net, n, None))]:
         raise TypeError(
             f"generate: net has no {missing[0]}, got {type(net).__name__}; it must be a `Continues`"
         )
-    given = np.asarray(prompt)
-    if given.size and given.dtype.kind not in "iu":
-        raise TypeError(f"generate: prompt must be whole numbers, got {given.dtype}")
-    tokens = given.astype(np.int64)
-    if tokens.ndim != 2 or 0 in tokens.shape:
-        raise ShapeError(f"generate: prompt must be (B, L) with a token at least, got shape {tokens.shape}")
-    if max_new_tokens < 1 or not temperature >= 0 or (top_k is not None and top_k < 1):
-        raise ValueError(
-            "generate: needs max_new_tokens and top_k of at least 1 and a temperature of at least 0, "
-            f"got {max_new_tokens}, {top_k} and {temperature}"
-        )
-    rng, step = np.random.default_rng(seed), _step_of(net)
-    found, given = [tokens], tokens
-    with evaluating(net):
-        cache = net.empty_cache(tokens.shape[0], tokens.shape[1] + max_new_tokens)
-        for _ in range(max_new_tokens):
-            position = sum(part.shape[1] for part in found) - given.shape[1]
-            logits, cache = step(given, cache, np.array(position))
-            given = _chosen(logits[:, -1].numpy().astype(np.float64), temperature, top_k, rng)
-            found.append(given)
+    if max_new_tokens < 1:
+        raise ValueError(f"generate: max_new_tokens must be at least 1, got {max_new_tokens}")
+    tokens = _whole_numbers(prompt)
+    padding = None if attention_mask is None else _padding(attention_mask, tokens.shape)
+    drawn = temperature != 0 and (temperature is not None if do_sample is None else do_sample)
+    heat = (1.0 if temperature is None else temperature) if drawn else 0.0
+    stops = _stops(eos_token_id)
+    choice = Choice(heat, top_k, top_p, repetition_penalty, min_new_tokens, stops)
+    fill = pad_token_id if pad_token_id is not None else stops[0] if stops else 0
+    put, end = _receiver(streamer)
+    put(tokens)
+    found, ended = [tokens], np.zeros(len(tokens), bool)
+    batch, length = tokens.shape
+    with evaluating(net), step_of(net, batch, length + max_new_tokens, padding is not None) as step:
+        step.begin(padding)
+        for new in _chosen(step, tokens, max_new_tokens, choice, found, np.random.default_rng(seed)):
+            new[ended] = fill
+            found.append(new)
+            put(new[:, 0])
+            ended |= np.isin(new[:, 0], stops)
+            if ended.all():
+                break
+    end()
     return np.concatenate(found, 1)
 
 
-#: The compiled step of each network that has generated text.
-_steps: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
+def _chosen(
+    step: Step, tokens: Array, count: int, choice: Choice, text: list[Array], rng: np.random.Generator
+) -> Iterator[Array]:
+    """The tokens (B, 1) of each step. text: the parts of the text so far, to which the caller adds what it gets.
+
+    The likeliest tokens go from one step to the next without a stop at the CPU: it reads them while the next step
+    runs.
+    """
+    logits, likeliest = step(tokens)
+    for made in range(count):
+        if choice.plain:
+            given = likeliest
+            if made + 1 < count:
+                logits, likeliest = step(given)
+            yield given.numpy().copy()
+            continue
+        new = choice.tokens(logits.numpy().astype(np.float64), np.concatenate(text, 1), made, rng)
+        yield new
+        if made + 1 < count:
+            logits, likeliest = step(text[-1])
 
 
-def _step_of(net: Any) -> Callable[..., Any]:
-    """Its `continued`, compiled; kept as long as the network is."""
-    found = _steps.get(net)
-    if found is None:
-        there = ref(net)
+def _whole_numbers(prompt: Any) -> Array:
+    given = np.asarray(prompt)
+    if given.size and given.dtype.kind not in "iu":
+        raise TypeError(f"generate: prompt must be whole numbers, got {given.dtype}")
+    if given.ndim != 2 or 0 in given.shape:
+        raise ShapeError(f"generate: prompt must be (B, L) with a token at least, got shape {given.shape}")
+    return given.astype(np.int64)
 
-        def continued(input_ids: Any, cache: Any, position: Any) -> Any:
-            known = there()
-            assert known is not None, "who calls has the network"
-            return known.continued(input_ids, cache, position)
 
-        found = _steps[net] = jitting.jit(continued)
+def _padding(attention_mask: Any, shape: tuple[int, ...]) -> Array:
+    """How many tokens (B,) are missing on the left."""
+    mask = np.asarray(attention_mask) != 0
+    if mask.shape != shape:
+        raise ShapeError(f"generate: attention_mask must have the prompt's shape {shape}, got {mask.shape}")
+    found: Array = (~mask).sum(1)
+    if not (mask == (np.arange(shape[1]) >= found[:, None])).all() or (found == shape[1]).any():
+        raise ValueError(
+            "generate: attention_mask must be 0 on the left of a text and 1 from its first token on: pad shorter "
+            "prompts on the left (padding_side='left')"
+        )
     return found
 
 
-def _chosen(logits: Array, temperature: float, top_k: int | None, rng: np.random.Generator) -> Array:
-    """A token for each row of logits (B, V): (B, 1)."""
-    if temperature == 0:
-        likeliest: Array = logits.argmax(1, keepdims=True)
-        return likeliest
-    if top_k is not None and top_k < logits.shape[1]:
-        least = np.partition(logits, -top_k, axis=1)[:, -top_k, None]
-        logits = np.where(logits < least, -np.inf, logits)
-    # The argmax of logits plus Gumbel noise is a sample from their softmax.
-    drawn: Array = (logits / temperature + rng.gumbel(size=logits.shape)).argmax(1, keepdims=True)
-    return drawn
+def _stops(eos_token_id: Any) -> tuple[int, ...]:
+    if eos_token_id is None:
+        return ()
+    return tuple(int(x) for x in np.atleast_1d(np.asarray(eos_token_id)))
+
+
+def _receiver(streamer: Any) -> tuple[Callable[[Array], Any], Callable[[], Any]]:
+    """The functions that receive tokens, and the end."""
+    if streamer is None:
+        return lambda tokens: None, lambda: None
+    if callable(getattr(streamer, "put", None)) and callable(getattr(streamer, "end", None)):
+        return streamer.put, streamer.end
+    if callable(streamer):
+        # the prompt has two axes, new tokens one
+        return lambda tokens: streamer(tokens) if tokens.ndim == 1 else None, lambda: None
+    raise TypeError(
+        f"generate: streamer must be a function of tokens, or have put and end, got {type(streamer).__name__}"
+    )

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from lamina.convert.torch.decoding import DecodingCache, continued, empty_cache
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
 from lamina.convert.torch.following import FollowingParameter
 from lamina.convert.torch.known_numbers import Values
@@ -23,6 +24,7 @@ from lamina.nn import Module, Parameter
 from lamina.nn.hooks import Hook, HookHandle
 from lamina.nn.parameter import settings_changed, write
 from lamina.ops.core import Operand, bind, recorder, recording
+from lamina.runtime import Device
 from lamina.runtime.ranks import current_world
 from lamina.spec import DType, DTypeError, Group, Shape, as_dtype, bfloat16, float32
 from lamina.tensors import Tensor, as_tensor, tensor
@@ -170,6 +172,24 @@ class ConvertedModule(ConvertedPart):
                 operand.copy_(value)  # the caller's own memory, as in PyTorch; a program's arguments stay
         assign((args, kwargs), found.attributes)
         return found.results
+
+    def empty_cache(self, batch: int, length: int) -> DecodingCache:
+        """A zeroed cache of fixed size for `length` tokens of `batch` texts, of a causal language model of transformers;
+        for `continued` and `lamina.infer.generate`. Raises TypeError for other networks.
+        """
+        device = next((p.device for p in self.parameters()), Device("cpu"))
+        return empty_cache(self.source, batch, length, device)
+
+    def continued(
+        self, input_ids: Any, cache: DecodingCache, position: Any, attention_mask: Any = None
+    ) -> tuple[Any, DecodingCache]:
+        """Logits for the tokens input_ids (B, L) at position, position + 1, … of a text, given a cache of the earlier
+        ones, and the cache, which is written: of all tokens (B, L, V), or of the last one (B, 1, V) where the model can
+        leave out the others.
+
+        attention_mask: (B, length of the cache), 0 at the padding on the left of shorter texts.
+        """
+        return continued(self, input_ids, cache, position, attention_mask)
 
     def synchronize_batch_norms(self, process_group: Group | None) -> None:
         """Use batch statistics of the group's ranks from now on; None is all ranks.

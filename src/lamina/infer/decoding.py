@@ -1,0 +1,138 @@
+"""The compiled step of text generation: tokens in, logits of the next one out, and a cache that is updated in place."""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from lamina import jitting, ops
+from lamina._tree import Structure, flatten, unflatten
+from lamina.ops.core import Operand
+from lamina.tensors import Tensor, tensor
+
+#: The maximum number of idle steps, with their caches, that are kept for a network.
+MOST_STEPS = 4
+
+
+class Continues(Protocol):
+    """A language model that decodes with a cache: `nn.GPT2LMHeadModel`, and converted ones of transformers."""
+
+    def empty_cache(self, batch: int, length: int) -> Any:
+        """An empty cache for `length` tokens of `batch` texts: tensors in tuples, lists, dicts and dataclasses."""
+
+    def continued(self, input_ids: Any, cache: Any, position: Any, attention_mask: Any = None) -> tuple[Any, Any]:
+        """Next-token logits for input_ids (B, L) from `position` on, and the cache: of all (B, L, V), or of the last
+        (B, 1, V).
+
+        attention_mask: (B, length of the cache), 0 at the padding on the left of shorter texts; networks that
+        generate for texts of one length need not take it.
+        """
+
+
+class Step:
+    """`continued` of a network, compiled for one cache; it is traced for the prompt and for a token.
+
+    The cache, the position and the mask are tensors that the program reads and writes where they are.
+    """
+
+    def __init__(self, net: Continues, batch: int, length: int, masked: bool) -> None:
+        leaves, structure = flatten(net.empty_cache(batch, length), open_dataclasses=True)
+        self.net, self.fresh = ref(net), True
+        self.batch, self.length = batch, length
+        self.tensors = [x for x in leaves if isinstance(x, Tensor)]
+        where = {x.device for x in self.tensors}
+        device = where.pop() if where else None
+        self.position = tensor(np.array(0, np.int64), device=device)
+        self.mask = tensor(np.ones((batch, length), np.int64), device=device) if masked else None
+        self.forms = [(structure, [None if isinstance(x, Tensor) else x for x in leaves])]
+        self.after: dict[int, int] = {}  # forms of the cache before and after a call
+        self.programs: list[Callable[[Any], Any]] = []
+        self.form = 0
+
+    def begin(self, padding: np.ndarray[Any, Any] | None) -> None:
+        """Empty the cache. padding: how many tokens (B,) are missing on the left, for a step with a mask."""
+        if not self.fresh:
+            net = self.net()
+            assert net is not None, "who calls has the network"
+            leaves, _ = flatten(net.empty_cache(self.batch, self.length), open_dataclasses=True)
+            for own, new in zip(self.tensors, (x for x in leaves if isinstance(x, Tensor)), strict=True):
+                own.copy_(new)
+            self.position.copy_(np.array(0, np.int64))
+        if self.mask is not None and padding is not None:
+            self.mask.copy_((np.arange(self.length) >= padding[:, None]).astype(np.int64))
+        self.fresh, self.form = False, 0
+
+    def __call__(self, input_ids: Any) -> tuple[Tensor, Tensor]:
+        """The logits (B, V) after the last of input_ids (B, L), and the likeliest token (B, 1)."""
+        form = self.form
+        while len(self.programs) <= form:
+            self.programs.append(jitting.jit(self._traced(len(self.programs))))
+        found: tuple[Tensor, Tensor] = self.programs[form](input_ids)
+        self.form = self.after[form]
+        return found
+
+    def _traced(self, form: int) -> Callable[[Any], tuple[Any, Any]]:
+        """The step from one form of the cache: what it holds beside tensors (flags, counts) is fixed in a program."""
+
+        def step(input_ids: Any) -> tuple[Any, Any]:
+            net = self.net()
+            assert net is not None, "who calls has the network"
+            structure, others = self.forms[form]
+            held = iter(self.tensors)
+            cache = unflatten(structure, [next(held) if x is None else x for x in others])
+            options = {} if self.mask is None else {"attention_mask": self.mask}
+            logits, after = net.continued(input_ids, cache, self.position, **options)
+            self.after[form] = self._write(after)
+            self.position.copy_(ops.add(self.position, input_ids.shape[1]))
+            last = logits[:, -1]
+            return last, ops.cast(ops.argmax(last, 1, keepdim=True), "int64")
+
+        return step
+
+    def _write(self, after: Any) -> int:
+        """Write the new cache over the old one; its form. Raises TypeError for one of other tensors."""
+        leaves, structure = flatten(after, open_dataclasses=True)
+        new = [x for x in leaves if isinstance(x, Operand)]
+        if [x.spec.open for x in new] != [x.spec.open for x in self.tensors]:
+            raise TypeError(
+                f"generate: `continued` must return a cache like the one that it takes, of {len(self.tensors)} tensors "
+                f"{[str(x.spec.open) for x in self.tensors]}, got {[str(x.spec.open) for x in new]}"
+            )
+        for own, value in zip(self.tensors, new, strict=True):
+            if value is not own:
+                own.copy_(value)
+        form = structure, [None if isinstance(x, Operand) else x for x in leaves]
+        if form not in self.forms:
+            self.forms.append(form)
+        return self.forms.index(form)
+
+
+#: The idle steps of each network that has generated text, the last used last.
+_idle: WeakKeyDictionary[Any, OrderedDict[Any, list[Step]]] = WeakKeyDictionary()
+
+
+@contextmanager
+def step_of(net: Continues, batch: int, length: int, masked: bool) -> Iterator[Step]:
+    """A step that nobody else uses within the block; kept for later calls as long as the network is."""
+    if masked and not _takes_mask(net.continued):
+        raise TypeError(f"generate: {type(net).__name__}.continued takes no attention_mask: generate for texts of one length")
+    key = batch, length, masked
+    kept = _idle.setdefault(net, OrderedDict())
+    idle = kept.get(key, [])
+    step = idle.pop() if idle else Step(net, batch, length, masked)
+    yield step
+    kept.setdefault(key, []).append(step)  # not where an error left it half written
+    kept.move_to_end(key)
+    while len(kept) > MOST_STEPS:
+        kept.popitem(last=False)
+
+
+def _takes_mask(continued: Callable[..., Any]) -> bool:
+    takes = inspect.signature(continued).parameters
+    return "attention_mask" in takes or any(p.kind is p.VAR_KEYWORD for p in takes.values())
