@@ -42,7 +42,11 @@ class Choice:
     @property
     def plain(self) -> bool:
         """Whether it is the likeliest token of the logits as they are."""
-        return self.temperature == 0 and self.repetition_penalty == 1 and not (self.stops and self.min_new_tokens)
+        return (
+            self.temperature == 0
+            and self.repetition_penalty == 1
+            and not (self.stops and self.min_new_tokens)
+        )
 
     def tokens(self, logits: Array, text: Array, made: int, rng: np.random.Generator) -> Array:
         """A token for each row of logits (B, V), float64, after text (B, L), `made` of whose tokens are new: (B, 1)."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from lamina import jitting, ops
-from lamina._tree import Structure, flatten, unflatten
+from lamina._tree import flatten, unflatten
+from lamina.nn.module import Module, substitute
 from lamina.ops.core import Operand
 from lamina.tensors import Tensor, tensor
 
@@ -24,9 +25,11 @@ class Continues(Protocol):
     """A language model that decodes with a cache: `nn.GPT2LMHeadModel`, and converted ones of transformers."""
 
     def empty_cache(self, batch: int, length: int) -> Any:
-        """An empty cache for `length` tokens of `batch` texts: tensors in tuples, lists, dicts and dataclasses."""
+        """An empty cache for `length` tokens of `batch` texts: zeroed tensors in tuples, lists, dicts and dataclasses."""
 
-    def continued(self, input_ids: Any, cache: Any, position: Any, attention_mask: Any = None) -> tuple[Any, Any]:
+    def continued(
+        self, input_ids: Any, cache: Any, position: Any, attention_mask: Any = None
+    ) -> tuple[Any, Any]:
         """Next-token logits for input_ids (B, L) from `position` on, and the cache: of all (B, L, V), or of the last
         (B, 1, V).
 
@@ -38,18 +41,20 @@ class Continues(Protocol):
 class Step:
     """`continued` of a network, compiled for one cache; it is traced for the prompt and for a token.
 
-    The cache, the position and the mask are tensors that the program reads and writes where they are.
+    The cache, the position and the mask are tensors that the program reads and writes where they are. own: what stands
+    for parameters and buffers of these names.
     """
 
-    def __init__(self, net: Continues, batch: int, length: int, masked: bool) -> None:
+    def __init__(self, net: Any, batch: int, length: int, masked: bool, own: Mapping[str, Tensor]) -> None:
         leaves, structure = flatten(net.empty_cache(batch, length), open_dataclasses=True)
-        self.net, self.fresh = ref(net), True
+        self.net, self.own, self.fresh = ref(net), own, True
         self.batch, self.length = batch, length
         self.tensors = [x for x in leaves if isinstance(x, Tensor)]
         where = {x.device for x in self.tensors}
         device = where.pop() if where else None
         self.position = tensor(np.array(0, np.int64), device=device)
         self.mask = tensor(np.ones((batch, length), np.int64), device=device) if masked else None
+        self.empty = jitting.jit(self._empty)
         self.forms = [(structure, [None if isinstance(x, Tensor) else x for x in leaves])]
         self.after: dict[int, int] = {}  # forms of the cache before and after a call
         self.programs: list[Callable[[Any], Any]] = []
@@ -58,15 +63,14 @@ class Step:
     def begin(self, padding: np.ndarray[Any, Any] | None) -> None:
         """Empty the cache. padding: how many tokens (B,) are missing on the left, for a step with a mask."""
         if not self.fresh:
-            net = self.net()
-            assert net is not None, "who calls has the network"
-            leaves, _ = flatten(net.empty_cache(self.batch, self.length), open_dataclasses=True)
-            for own, new in zip(self.tensors, (x for x in leaves if isinstance(x, Tensor)), strict=True):
-                own.copy_(new)
-            self.position.copy_(np.array(0, np.int64))
+            self.empty()
         if self.mask is not None and padding is not None:
             self.mask.copy_((np.arange(self.length) >= padding[:, None]).astype(np.int64))
         self.fresh, self.form = False, 0
+
+    def _empty(self) -> None:
+        for x in (*self.tensors, self.position):
+            x.copy_(ops.zeros_like(x))
 
     def __call__(self, input_ids: Any) -> tuple[Tensor, Tensor]:
         """The logits (B, V) after the last of input_ids (B, L), and the likeliest token (B, 1)."""
@@ -87,7 +91,8 @@ class Step:
             held = iter(self.tensors)
             cache = unflatten(structure, [next(held) if x is None else x for x in others])
             options = {} if self.mask is None else {"attention_mask": self.mask}
-            logits, after = net.continued(input_ids, cache, self.position, **options)
+            with substitute(net, self.own) if self.own else nullcontext():
+                logits, after = net.continued(input_ids, cache, self.position, **options)
             self.after[form] = self._write(after)
             self.position.copy_(ops.add(self.position, input_ids.shape[1]))
             last = logits[:, -1]
@@ -113,26 +118,67 @@ class Step:
         return self.forms.index(form)
 
 
-#: The idle steps of each network that has generated text, the last used last.
-_idle: WeakKeyDictionary[Any, OrderedDict[Any, list[Step]]] = WeakKeyDictionary()
+class _Kept:
+    """What is kept for a network that generates.
+
+    kinds: of its parameters and buffers, for which the rest holds. own: copies of those whose memory belongs to another
+    library, which may write it at any time: a program would read and arrange them for its kernels at each token. They
+    follow the originals once for each text. idle: steps that nobody uses, the last used last.
+    """
+
+    def __init__(self, net: Module) -> None:
+        self.kinds = _kinds(net)
+        self.own = {name: tensor(x) for name, x in _state(net) if x.buffer.borrowed}
+        self.idle: OrderedDict[Hashable, list[Step]] = OrderedDict()
+
+    def follow(self, net: Module) -> None:
+        """Read what the other library may have written."""
+        for name, x in _state(net):
+            if name in self.own:
+                self.own[name].copy_(x)
+
+    def put_back(self, key: Hashable, step: Step) -> None:
+        """Keep a step for later calls."""
+        self.idle.setdefault(key, []).append(step)
+        self.idle.move_to_end(key)
+        while len(self.idle) > MOST_STEPS:
+            self.idle.popitem(last=False)
+
+
+#: What is kept of each network that has generated text.
+_kept: WeakKeyDictionary[Any, _Kept] = WeakKeyDictionary()
 
 
 @contextmanager
-def step_of(net: Continues, batch: int, length: int, masked: bool) -> Iterator[Step]:
-    """A step that nobody else uses within the block; kept for later calls as long as the network is."""
+def step_of(net: Any, batch: int, length: int, masked: bool) -> Iterator[Step]:
+    """A step that nobody else uses within the block; kept for later calls as long as the network is.
+
+    Raises TypeError for texts of several lengths where the network takes no mask.
+    """
     if masked and not _takes_mask(net.continued):
-        raise TypeError(f"generate: {type(net).__name__}.continued takes no attention_mask: generate for texts of one length")
+        raise TypeError(
+            f"generate: {type(net).__name__}.continued takes no attention_mask: generate for texts of one length"
+        )
+    kept = _kept.get(net)
+    if kept is None or kept.kinds != _kinds(net):
+        kept = _kept[net] = _Kept(net)
+    else:
+        kept.follow(net)
     key = batch, length, masked
-    kept = _idle.setdefault(net, OrderedDict())
-    idle = kept.get(key, [])
-    step = idle.pop() if idle else Step(net, batch, length, masked)
+    idle = kept.idle.get(key, [])
+    step = idle.pop() if idle else Step(net, batch, length, masked, kept.own)
     yield step
-    kept.setdefault(key, []).append(step)  # not where an error left it half written
-    kept.move_to_end(key)
-    while len(kept) > MOST_STEPS:
-        kept.popitem(last=False)
+    kept.put_back(key, step)  # not where an error left it half written
 
 
 def _takes_mask(continued: Callable[..., Any]) -> bool:
     takes = inspect.signature(continued).parameters
     return "attention_mask" in takes or any(p.kind is p.VAR_KEYWORD for p in takes.values())
+
+
+def _state(net: Any) -> list[tuple[str, Tensor]]:
+    return [*net.named_parameters(), *net.named_buffers()] if isinstance(net, Module) else []
+
+
+def _kinds(net: Any) -> list[Hashable]:
+    return [(name, x.spec.open, x.device, x.buffer.borrowed) for name, x in _state(net)]

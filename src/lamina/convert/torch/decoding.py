@@ -21,7 +21,7 @@ from lamina import ops
 from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.exporting import EXPORTING, is_tensor
 from lamina.convert.torch.objects import is_container
-from lamina.ops.core import Operand, operand
+from lamina.ops.core import operand
 from lamina.runtime import Device
 from lamina.tensors import zeros
 
@@ -124,7 +124,11 @@ def _filled(source: torch.nn.Module, signature: DecodingSignature, batch: int, l
         cache = _static_cache(source, length)
         try:
             with EXPORTING, mode, torch.no_grad():
-                source(input_ids=torch.zeros(batch, 2, dtype=torch.int64), use_cache=True, **{signature.name: cache})
+                source(
+                    input_ids=torch.zeros(batch, 2, dtype=torch.int64),
+                    use_cache=True,
+                    **{signature.name: cache},
+                )
                 cache.reset()
         except (RuntimeError, NotImplementedError):
             if isinstance(mode, FakeTensorMode):
