@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +30,12 @@ _CACHES = ("cache", "past_key_values")
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """A cache without its tensors. others: the leaves that are not tensors, by their leaf index."""
+    """A cache without its tensors. others: the leaves that are not tensors, by their leaf index. length: the number of
+    tokens."""
 
     structure: Structure
     others: tuple[tuple[int, Any], ...]
+    length: int
 
 
 @dataclass
@@ -45,11 +46,11 @@ class DecodingCache:
     layout: CacheLayout
 
     @classmethod
-    def of(cls, cache: Any) -> DecodingCache:
+    def of(cls, cache: Any, length: int) -> DecodingCache:
         """An object with tensors in attributes."""
         leaves, structure = flatten(cache, open_dataclasses=True, opens=is_container)
         others = tuple((i, x) for i, x in enumerate(leaves) if not is_tensor(x))
-        return cls(tuple(x for x in leaves if is_tensor(x)), CacheLayout(structure, others))
+        return cls(tuple(x for x in leaves if is_tensor(x)), CacheLayout(structure, others, length))
 
     def object(self) -> Any:
         """The object as `forward` takes it."""
@@ -75,30 +76,45 @@ class DecodingSignature:
             if found and hasattr(part, "config"):
                 return cls(found[0], takes)
         raise TypeError(
-            f"generate: {type(source).__name__}.forward takes no cache ({' or '.join(_CACHES)}), as the language models "
-            "of transformers do"
+            f"generate: {type(source).__name__}.forward takes no cache ({' or '.join(_CACHES)}), as the language "
+            "models of transformers do"
         )
 
-    def options(self, batch: int, places: Any, attention_mask: Any) -> Mapping[str, Any]:
-        """The further arguments for tokens at `places` (L,), given a mask (batch, length) or None."""
-        found: dict[str, Any] = {"use_cache": True}
+    def options(self, cache: Any, length: int, batch: int, places: Any, given: Any) -> dict[str, Any]:
+        """The further arguments for tokens at `places` (L,) and a cache of `length`. given: the mask (batch, length),
+        or None."""
+        found: dict[str, Any] = {"use_cache": True, self.name: cache}
         if "logits_to_keep" in self.takes:
             found["logits_to_keep"] = 1
-        if attention_mask is not None:
-            found["attention_mask"] = attention_mask
+        if "attention_mask" in self.takes:
+            found["attention_mask"] = _mask_for(cache, length, batch, places, given)
         if "position_ids" in self.takes:
             own = places.unsqueeze(0)
-            if attention_mask is not None:  # a text begins behind its padding, which is on the left
-                padding = ops.sum(ops.cast(ops.eq(attention_mask, 0), "int64"), 1, keepdim=True)
+            if given is not None:  # a text begins behind its padding, which is on the left
+                padding = ops.sum(ops.cast(ops.eq(given, 0), "int64"), 1, keepdim=True)
                 own = ops.maximum(own - padding, 0)
             found["position_ids"] = ops.expand(own, (batch, places.shape[0]))
         return found
 
 
+def _mask_for(cache: Any, length: int, batch: int, places: Any, given: Any) -> Any:
+    """The mask as `forward` takes it: of all places of a cache of keys; of the prompt's tokens for recurrent layers.
+
+    Without one some models would make one themselves, of as many places as there are tokens so far.
+    """
+    linear = [bool(x) for x in getattr(cache, "is_linear", ())]
+    if not any(linear):
+        return np.ones((batch, length), np.int64) if given is None else given
+    if given is None or not all(linear):
+        return given
+    return ops.index_select(given, 1, places) if places.shape[0] > 1 else None
+
+
 def empty_cache(source: torch.nn.Module, batch: int, length: int, device: Device) -> DecodingCache:
     """A zeroed cache for `length` tokens of `batch` texts. Raises TypeError for a network that takes none."""
     signature = DecodingSignature.of(source)
-    found = DecodingCache.of(_filled(source, signature, batch, length))
+    _require_static(source, signature)
+    found = DecodingCache.of(_filled(source, signature, batch, length), length)
     found.tensors = tuple(
         zeros(tuple(x.shape), dtype=str(x.dtype).removeprefix("torch."), device=device) for x in found.tensors
     )
@@ -109,33 +125,61 @@ def continued(
     net: Any, input_ids: Any, cache: DecodingCache, position: Any, attention_mask: Any
 ) -> tuple[Any, DecodingCache]:
     """Logits (B, 1 or L, V) for the tokens (B, L) from `position` on, and the cache; see `nn.GPT2Model.continued`."""
-    signature = DecodingSignature.of(net.source)
+    signature, length = DecodingSignature.of(net.source), cache.layout.length
     ids: Any = operand(input_ids)
     places = ops.cast(operand(position), "int64").reshape((1,)) + np.arange(ids.shape[1])
-    options = signature.options(ids.shape[0], places, attention_mask)
-    out = net(input_ids=ids, **options, **{signature.name: cache.object()})
-    return out.logits, DecodingCache.of(getattr(out, signature.name))
+    options = signature.options(cache.object(), length, ids.shape[0], places, attention_mask)
+    out = net(input_ids=ids, **options)
+    return out.logits, DecodingCache.of(getattr(out, signature.name), length)
 
 
 def _filled(source: torch.nn.Module, signature: DecodingSignature, batch: int, length: int) -> Any:
-    """transformers' cache, whose layers have made their tensors: without data, if the functions of the network know how,
-    else by a run of it."""
+    """transformers' cache, emptied, whose layers have made their tensors: without data, if the functions of the
+    network know how, else by a run of it."""
     for mode in (FakeTensorMode(allow_non_fake_inputs=True), nullcontext()):
         cache = _static_cache(source, length)
         try:
             with EXPORTING, mode, torch.no_grad():
-                source(
-                    input_ids=torch.zeros(batch, 2, dtype=torch.int64),
-                    use_cache=True,
-                    **{signature.name: cache},
-                )
+                _run(source, signature, torch.zeros(batch, 2, dtype=torch.int64), cache)
                 cache.reset()
-        except (RuntimeError, NotImplementedError):
-            if isinstance(mode, FakeTensorMode):
-                continue
-            raise
-        return cache
-    raise AssertionError("the second mode returns or raises")
+        except Exception as error:
+            failed = error
+        else:
+            return cache
+    raise TypeError(
+        f"generate: {type(source).__name__} does not run with transformers' cache of fixed size: {failed}"
+    ) from failed
+
+
+def _run(
+    source: torch.nn.Module, signature: DecodingSignature, ids: torch.Tensor, cache: Any
+) -> torch.Tensor:
+    """The logits of PyTorch's network."""
+    given = {"use_cache": False} if cache is None else {"use_cache": True, signature.name: cache}
+    found: torch.Tensor = source(input_ids=ids.to(next(source.parameters()).device), **given).logits
+    return found
+
+
+def _require_static(source: torch.nn.Module, signature: DecodingSignature) -> None:
+    """Raise TypeError if results with a cache of fixed size differ, which transformers does not exclude for models that
+    it does not compile."""
+    if any(getattr(part, "_can_compile_fullgraph", False) for part in source.modules()):
+        return
+    ids, cache, training = torch.tensor([[1, 2, 3]]), _static_cache(source, 8), source.training
+    try:
+        with EXPORTING, torch.no_grad():
+            source.eval()
+            expected = _run(source, signature, ids, None)[:, -1]
+            _run(source, signature, ids[:, :2], cache)
+            found = _run(source, signature, ids[:, 2:], cache)[:, -1]
+    finally:
+        source.train(training)
+    scale = expected.abs().max().clamp(min=1e-6)
+    if not (found - expected).abs().max() < 0.01 * scale:
+        raise TypeError(
+            f"generate: {type(source).__name__} computes something else with transformers' cache of fixed size: "
+            "generate in PyTorch (to_torch)"
+        )
 
 
 def _static_cache(source: torch.nn.Module, length: int) -> Any:
