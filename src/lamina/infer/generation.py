@@ -44,8 +44,9 @@ def generate(
         default draws if temperature is given and not 0. top_k: among the k likeliest only. top_p: among the fewest
         likeliest tokens whose probabilities sum to at least top_p. seed: of the draws.
     repetition_penalty: logits of tokens that the text has are divided by it if positive, else multiplied.
-    eos_token_id: a token, or several, that ends a text; none: all texts have max_new_tokens. A text that has ended is
-        filled with pad_token_id (by default the first eos_token_id); when all have, generation stops. min_new_tokens:
+    eos_token_id: a token, or several, that ends a text; by default the one of net.generation_config, as converted
+        models have it, or none; () is none. A text that has ended is filled with pad_token_id (by default the
+        configuration's, or the first eos_token_id); when all have, generation stops. min_new_tokens:
         so many tokens at least come before the end.
     streamer: an object with put(tokens) and end(), such as transformers' TextStreamer, that receives the prompt (B, L)
         and then the tokens (B,) of each step as NumPy arrays; or a function of these tokens.
@@ -63,9 +64,9 @@ def generate(
     padding = None if attention_mask is None else _padding(attention_mask, tokens.shape)
     drawn = temperature != 0 and (temperature is not None if do_sample is None else do_sample)
     heat = (1.0 if temperature is None else temperature) if drawn else 0.0
-    stops = _stops(eos_token_id)
+    stops = _stops(net, eos_token_id)
     choice = Choice(heat, top_k, top_p, repetition_penalty, min_new_tokens, stops)
-    fill = pad_token_id if pad_token_id is not None else stops[0] if stops else 0
+    fill = next((n for n in (pad_token_id, _known(net, "pad_token_id"), *stops) if n is not None), 0)
     put, end = _receiver(streamer)
     put(tokens)
     found, ended = [tokens], np.zeros(len(tokens), bool)
@@ -128,10 +129,14 @@ def _padding(attention_mask: Any, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def _stops(eos_token_id: Any) -> tuple[int, ...]:
-    if eos_token_id is None:
-        return ()
-    return tuple(int(x) for x in np.atleast_1d(np.asarray(eos_token_id)))
+def _stops(net: Any, eos_token_id: Any) -> tuple[int, ...]:
+    given = _known(net, "eos_token_id") if eos_token_id is None else eos_token_id
+    return () if given is None else tuple(int(x) for x in np.atleast_1d(np.asarray(given)))
+
+
+def _known(net: Any, name: str) -> Any:
+    """What a converted network's configuration says of its tokens."""
+    return getattr(getattr(net, "generation_config", None), name, None)
 
 
 def _receiver(streamer: Any) -> tuple[Callable[[Array], Any], Callable[[], Any]]:

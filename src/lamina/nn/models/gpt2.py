@@ -160,19 +160,23 @@ class GPT2Model(Module):
         return self.ln_f(x)
 
     def continued(
-        self, input_ids: T, cache: tuple[LayerCache, ...], position: Any
+        self, input_ids: T, cache: tuple[LayerCache, ...], position: Any, attention_mask: Any = None
     ) -> tuple[T, tuple[LayerCache, ...]]:
         """`forward` for the tokens at position, position + 1, … of a text, given a `cache` of the earlier ones.
 
-        Returns their outputs, and the updated cache. position: an integer () or (1,). All shapes are fixed, so one
-        compiled program serves every token.
+        Returns their outputs, and the updated cache. position: an integer () or (1,). attention_mask: (B, length of the
+        cache), 0 at the padding on the left of shorter texts. All shapes are fixed, so one compiled program serves
+        every token.
         """
         ids: T = operand(input_ids)
         self._check(ids)
         places = ops.cast(operand(position), "int64").reshape((1,)) + np.arange(ids.shape[1])
-        x: T = self.drop(self.wte(ids) + self.wpe(places))
+        own = places if attention_mask is None else _behind_padding(places, attention_mask)
+        x: T = self.drop(self.wte(ids) + self.wpe(own))
         room = np.arange(cache[0][0].shape[2])
         bias = padding_bias(ops.le(room[None], places.unsqueeze(1)), x).permute((1, 2, 0, 3))
+        if attention_mask is not None:
+            bias = bias + padding_bias(attention_mask, x)
         after = []
         for block, held in zip(self.h, cache, strict=True):
             x, held = block(x, bias, held, places)
@@ -222,12 +226,18 @@ class GPT2LMHeadModel(Module):
         return self.lm_head(self.transformer(input_ids, attention_mask, position_ids))
 
     def continued(
-        self, input_ids: T, cache: tuple[LayerCache, ...], position: Any
+        self, input_ids: T, cache: tuple[LayerCache, ...], position: Any, attention_mask: Any = None
     ) -> tuple[T, tuple[LayerCache, ...]]:
         """Logits, and the updated cache; see `GPT2Model.continued`."""
-        x, after = self.transformer.continued(input_ids, cache, position)
+        x, after = self.transformer.continued(input_ids, cache, position, attention_mask)
         return self.lm_head(x), after
 
     def empty_cache(self, batch: int, length: int) -> tuple[tuple[Tensor, Tensor], ...]:
         """See `GPT2Model.empty_cache`."""
         return self.transformer.empty_cache(batch, length)
+
+
+def _behind_padding(places: Any, attention_mask: Any) -> Any:
+    """The positions (B, L) of the tokens at places (L,) in texts that begin behind padding; 0 for the padding."""
+    padding = ops.sum(ops.cast(ops.eq(operand(attention_mask), 0), "int64"), 1, keepdim=True)
+    return ops.maximum(places.unsqueeze(0) - padding, 0)
