@@ -8,6 +8,7 @@ from lamina import ops
 from lamina.graph import gradients, trace
 from lamina.graph.passes.algebraic import (
     EXPANSION_ABSORBED,
+    HEADS_AS_ROWS,
     MASK_BEFORE_SPREADING,
     SLICE_BEFORE_NORM,
     STEP_BEFORE_SPREADING,
@@ -192,3 +193,52 @@ def test_gradients_of_what_is_repeated_are_added_up_in_the_rounded_type() -> Non
     assert total.inputs[0].dtype == lm.float16
     wanted = g.astype(np.float32).reshape((2, 3, 2, 4, 5)).sum(2)
     np.testing.assert_allclose(graph(x, g)[0].numpy(), wanted, rtol=2e-3, atol=2e-3)
+
+
+def attended(keys, mask, *, repeat=True, causal=False):  # type: ignore[no-untyped-def]
+    """A function of q [2, 6, S, 4], k and v of fewer heads, and perhaps a mask: each key head is repeated."""
+
+    def f(q, k, v, *bias):  # type: ignore[no-untyped-def]
+        if repeat:
+            k, v = (
+                x.expand((2, 6, 7, 4))
+                if keys == 1
+                else x.unsqueeze(2).expand((2, keys, 6 // keys, 7, 4)).reshape((2, 6, 7, 4))
+                for x in (k, v)
+            )
+        return ops.scaled_dot_product_attention(q, k, v, *bias, is_causal=causal)
+
+    shapes = [(2, 6, 1 if mask == (2, 1, 1, 7) else 3, 4), (2, keys, 7, 4), (2, keys, 7, 4)]
+    arrays = [rng.standard_normal(s) for s in (*shapes, *([mask] if mask else []))]
+    return f, arrays
+
+
+@pytest.mark.parametrize(("keys", "mask"), [(2, None), (1, None), (2, (2, 1, 1, 7)), (1, (2, 1, 1, 7))])
+def test_heads_that_share_keys_become_rows(keys, mask) -> None:  # type: ignore[no-untyped-def]
+    f, arrays = attended(keys, mask)
+    graph = trace(f, *arrays)
+    better = rewrite(graph, [HEADS_AS_ROWS])
+    assert sizes(graph, "attention")[0][1] == 6
+    assert sizes(better, "attention")[0][1] == keys
+    assert not sizes(better, "expand")
+    np.testing.assert_allclose(better(*arrays)[0].numpy(), graph(*arrays)[0].numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("keys", "mask", "options"),
+    [
+        (2, (2, 1, 3, 7), {}),  # rows attend to columns of their own
+        (2, (1, 6, 1, 7), {}),
+        (2, None, {"causal": True}),
+        (6, None, {"repeat": False}),
+    ],
+)
+def test_heads_that_attend_apart_stay(keys, mask, options) -> None:  # type: ignore[no-untyped-def]
+    f, arrays = attended(keys, mask, **options)
+    assert sizes(rewrite(trace(f, *arrays), [HEADS_AS_ROWS]), "attention") == [(2, 6, 3, 4)]
+
+
+def test_repeated_keys_stay_where_a_gradient_follows() -> None:
+    f, arrays = attended(2, None)
+    graph = trace(lambda *x: gradients(ops.sum(f(*x)), [*x]), *arrays)
+    assert sizes(rewrite(graph, [HEADS_AS_ROWS]), "attention") == [(2, 6, 3, 4)]

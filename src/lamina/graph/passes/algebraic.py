@@ -8,6 +8,7 @@ from lamina.backends.pattern import PatternNode, Results, made_by, operand
 from lamina.graph.ir.graph import Node, Value
 from lamina.graph.passes.pattern import Match, RewriteRule
 from lamina.ops.core import Op
+from lamina.ops.primitives.attention import Attention
 from lamina.ops.primitives.norm import LayerNorm, RmsNorm
 from lamina.ops.primitives.pointwise import ReluGrad
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
@@ -107,10 +108,53 @@ def _before_spreading(match: Match) -> Results | None:
     return {match.root.outputs[0]: made}
 
 
+def _reads_all(node: PatternNode) -> bool:
+    """Whether every row attends to the same columns, without dropout."""
+    op: Any = node.op
+    bias, dropped = op.parted(node.inputs[3:])
+    return not (op.causal or dropped) and all(b.shape[1:3] == (1, 1) for b in bias)
+
+
+def _heads_as_rows(match: Match) -> Results | None:
+    """Attention of query heads that share a key head -> that of one head with more rows: keys are not repeated.
+
+    The step of a language model with a cache would otherwise copy the whole cache for each token.
+    """
+    node, (q, k, v, *bias) = match.root, match.inputs(match.root)
+    if any(match.readers(statistics) for statistics in node.outputs[1:]):
+        return None  # a gradient follows
+    keys, values = _unshared(k, match), _unshared(v, match)
+    if keys is None or values is None or keys.shape[1] != values.shape[1]:
+        return None
+    (batch, heads, rows, width), groups = q.shape, keys.shape[1]
+    joined = Reshape((batch, groups, heads // groups * rows, width))
+    found = match.apply(node.op, *match.apply(joined, q, at=node), keys, values, *bias, at=node)[0]
+    return {node.outputs[0]: match.apply(Reshape(node.outputs[0].shape), found, at=node)[0]}
+
+
+def _unshared(value: Value, match: Match) -> Value | None:
+    """The keys [B, G, T, D] that were repeated to [B, H, T, D], each for H / G heads in a row; None if they were not."""
+    batch, heads, columns, width = value.shape
+    node = value.node
+    if node is not None and isinstance(node.op, Reshape):
+        (repeated,) = match.inputs(node)
+        node = repeated.node
+    if node is None or not isinstance(node.op, Expand):
+        return None
+    (one,), repeated = match.inputs(node), node.outputs[0]
+    if repeated.ndim == 4 and one.shape == (batch, 1, columns, width) and heads > 1:
+        return one
+    groups = one.shape[1] if one.ndim == 5 else 0
+    if one.shape != (batch, groups, 1, columns, width) or repeated.shape[1] != groups or groups == heads:
+        return None
+    return match.apply(Reshape((batch, groups, columns, width)), one, at=match.root)[0]
+
+
 EXPANSION_ABSORBED = RewriteRule("expansion absorbed", made_by(Op, where=_broadcasts), _unexpanded)
 STEP_BEFORE_SPREADING = RewriteRule(
     "step before spreading", made_by(Op, where=_is_step_of_one), _before_spreading
 )
+HEADS_AS_ROWS = RewriteRule("heads as rows", made_by(Attention, where=_reads_all), _heads_as_rows)
 MASK_BEFORE_SPREADING = RewriteRule("mask before spreading", made_by(ReluGrad, _x, _spread), _mask_pooled)
 SUM_BEFORE_SPREADING = RewriteRule(
     "sum before spreading",

@@ -12,6 +12,7 @@ from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Value
 from lamina.graph.passes.algebraic import (
     EXPANSION_ABSORBED,
+    HEADS_AS_ROWS,
     MASK_BEFORE_SPREADING,
     SLICE_BEFORE_NORM,
     STEP_BEFORE_SPREADING,
@@ -63,6 +64,7 @@ _ALGEBRAIC = [
     SUM_BEFORE_SPREADING,
     STEP_BEFORE_SPREADING,
     EXPANSION_ABSORBED,
+    HEADS_AS_ROWS,
     SLICE_BEFORE_NORM,
 ]
 
