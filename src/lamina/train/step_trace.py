@@ -20,6 +20,7 @@ from lamina.nn.parameter import standing_in
 from lamina.ops.arguments import shown
 from lamina.ops.core import Operand, computing_in, operand, recording
 from lamina.optim.groups import ParameterGroups, TrainedParameter
+from lamina.runtime import is_array
 from lamina.spec.precision import Precision
 from lamina.train.averaging import AveragedModel
 from lamina.train.batch_kind import BatchKind
@@ -200,8 +201,8 @@ class StepTrace:
                 results = self.modules.net(*positional, **named)
             found, structure = _tree.flatten(results, open_dataclasses=True, flags=True)
             places = zip(found, _tree.names(structure, "its output"), strict=True)
-            read = [capture.read(operand(y, "forward", at)) for y, at in places]
-            outputs = _tree.unflatten(structure, [cast_float(y, master) for y in read])
+            read = [y if _is_object(y) else capture.read(operand(y, "forward", at)) for y, at in places]
+            outputs = _tree.unflatten(structure, [y if _is_object(y) else cast_float(y, master) for y in read])
             del found, results, places, read
             # In float16, whose gradients are scaled, the parameters themselves: see `_traced`.
             wide = (
@@ -282,6 +283,11 @@ def _check_loss(loss: Any) -> None:
         raise TypeError(f"train_step: loss_fn must give a scalar tensor, it gave {shown(loss)}")
     if loss.shape != ():
         raise ValueError(f"train_step: loss_fn must give a scalar, it gave shape {loss.shape}; use a mean")
+
+
+def _is_object(y: Any) -> bool:
+    """Whether a result is an object with attributes (a key-value cache), which the loss gets as it is."""
+    return hasattr(y, "__dict__") and not is_array(y) and not isinstance(y, Operand)
 
 
 def _hits(outputs: Any, targets: Any) -> list[Value]:
