@@ -52,9 +52,20 @@ def test_a_seed_gives_the_same_text() -> None:
     [
         ([1, 2], {}, r"prompt must be \(B, L\) with a token at least, got shape \(2,\)"),
         ([[]], {}, r"got shape \(1, 0\)"),
-        ([[1]], {"temperature": -1.0}, "a temperature of at least 0, got 4, None and -1.0"),
-        ([[1]], {"temperature": float("nan")}, "a temperature of at least 0, got 4, None and nan"),
-        ([[1]], {"top_k": 0}, "top_k of at least 1"),
+        ([[1]], {"temperature": -1.0}, "temperature must be at least 0, got -1.0"),
+        ([[1]], {"temperature": float("nan")}, "temperature must be at least 0, got nan"),
+        ([[1]], {"top_k": 0}, "top_k must be at least 1, got 0"),
+        ([[1]], {"top_p": 1.5}, r"top_p must be in \(0, 1\], got 1.5"),
+        ([[1]], {"repetition_penalty": 0.0}, "repetition_penalty must be above 0, got 0.0"),
+        ([[1]], {"min_new_tokens": -1}, "min_new_tokens must be at least 0, got -1"),
+        (
+            [[1, 2]],
+            {"attention_mask": [[1]]},
+            r"attention_mask must have the prompt's shape \(1, 2\), got \(1, 1\)",
+        ),
+        ([[1, 2]], {"attention_mask": [[1, 0]]}, "pad shorter prompts on the left"),
+        ([[1, 2]], {"attention_mask": [[0, 0]]}, "1 from its first token on"),
+        ([[1]], {"streamer": 3}, "streamer must be a function of tokens, or have put and end, got int"),
         ([[1.5]], {}, "prompt must be whole numbers, got float64"),
         ([[1] * 13], {}, "a cache of 17 tokens, but n_positions is 16"),
     ],
@@ -88,3 +99,85 @@ def test_a_network_that_generated_is_let_go() -> None:
     del net
     gc.collect()
     assert there() is None
+
+
+def test_padded_prompts_give_the_texts_of_each_alone() -> None:
+    net = small()
+    padded = np.array([[0, 0, 4], [1, 2, 3]])
+    found = infer.generate(net, padded, 6, attention_mask=[[0, 0, 1], [1, 1, 1]])
+    np.testing.assert_array_equal(found[:1, 2:], infer.generate(net, [[4]], 6))
+    np.testing.assert_array_equal(found[1:], infer.generate(net, [[1, 2, 3]], 6))
+    other = infer.generate(net, padded, 6, attention_mask=[[0, 1, 1], [1, 1, 1]])  # by the same programs
+    np.testing.assert_array_equal(other[:1, 1:], infer.generate(net, [[0, 4]], 6))
+
+
+def test_a_text_ends_with_a_token_and_is_filled() -> None:
+    net = small()
+    whole = infer.generate(net, PROMPT, 8)
+    ends = next(int(t) for t in whole[0, 3:] if t not in whole[1, 3:])
+    at = 3 + int(np.argmax(whole[0, 3:] == ends))
+    found = infer.generate(net, PROMPT, 8, eos_token_id=ends, pad_token_id=7)
+    np.testing.assert_array_equal(found[0, : at + 1], whole[0, : at + 1])
+    assert (found[0, at + 1 :] == 7).all()
+    np.testing.assert_array_equal(found[1], whole[1])
+    alone = infer.generate(net, PROMPT[:1], 8, eos_token_id=[ends, 10**6])
+    np.testing.assert_array_equal(alone[0], whole[0, : at + 1])  # all have ended
+    later = infer.generate(net, PROMPT[:1], 8, eos_token_id=ends, min_new_tokens=8)
+    assert ends not in later[0, 3:]
+    assert later.shape == (1, 11)
+
+
+def test_who_streams_gets_each_token() -> None:
+    class Streamer:
+        def __init__(self) -> None:
+            self.parts: list[Any] = []
+
+        def put(self, tokens: Any) -> None:
+            self.parts.append(tokens.copy())
+
+        def end(self) -> None:
+            self.parts.append("end")
+
+    streamer, called = Streamer(), list[Any]()
+    found = infer.generate(small(), PROMPT, 4, streamer=streamer)
+    prompt, *tokens, end = streamer.parts
+    np.testing.assert_array_equal(prompt, PROMPT)
+    np.testing.assert_array_equal(np.stack(tokens, 1), found[:, 3:])
+    assert end == "end"
+    infer.generate(small(), PROMPT, 4, streamer=called.append)
+    np.testing.assert_array_equal(np.stack(called, 1), found[:, 3:])
+
+
+def test_what_a_draw_is_asked_for_by() -> None:
+    net = small()
+    greedy = infer.generate(net, PROMPT, 5)
+    np.testing.assert_array_equal(infer.generate(net, PROMPT, 5, do_sample=False, temperature=3.0), greedy)
+    np.testing.assert_array_equal(infer.generate(net, PROMPT, 5, temperature=0.0), greedy)
+    np.testing.assert_array_equal(infer.generate(net, PROMPT, 5, do_sample=True, top_k=1), greedy)
+    np.testing.assert_array_equal(infer.generate(net, PROMPT, 5, do_sample=True, top_p=1e-6), greedy)
+    one, two = (
+        infer.generate(net, PROMPT, 5, seed=2, **o) for o in ({"do_sample": True}, {"temperature": 1.0})
+    )
+    np.testing.assert_array_equal(one, two)
+
+
+def test_repeated_tokens_become_unlikely() -> None:
+    net = small()
+    assert len(set(infer.generate(net, [[1]], 5, repetition_penalty=1e6)[0])) == 6
+
+
+def test_a_network_that_generates_while_it_generates() -> None:
+    net, inner = small(), list[Any]()
+    expected = infer.generate(net, PROMPT, 4)
+    found = infer.generate(net, PROMPT, 4, streamer=lambda _: inner.append(infer.generate(net, PROMPT, 4)))
+    for text in (found, *inner):
+        np.testing.assert_array_equal(text, expected)
+
+
+def test_a_network_that_is_halved_generates_in_its_new_type() -> None:
+    net = small()
+    infer.generate(net, PROMPT, 4)
+    net.to(dtype="float64")
+    found = infer.generate(net, PROMPT, 4)
+    other = small().to(dtype="float64")
+    np.testing.assert_array_equal(found, infer.generate(other, PROMPT, 4))

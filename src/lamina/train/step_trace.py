@@ -202,7 +202,9 @@ class StepTrace:
             found, structure = _tree.flatten(results, open_dataclasses=True, flags=True)
             places = zip(found, _tree.names(structure, "its output"), strict=True)
             read = [y if _is_object(y) else capture.read(operand(y, "forward", at)) for y, at in places]
-            outputs = _tree.unflatten(structure, [y if _is_object(y) else cast_float(y, master) for y in read])
+            outputs = _tree.unflatten(
+                structure, [y if _is_object(y) else cast_float(y, master) for y in read]
+            )
             del found, results, places, read
             # In float16, whose gradients are scaled, the parameters themselves: see `_traced`.
             wide = (

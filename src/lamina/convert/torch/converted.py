@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
+from weakref import ref
 
 import numpy as np
 import torch
@@ -200,11 +201,19 @@ class ConvertedModule(ConvertedPart):
 
     def _same_elsewhere(self) -> Callable[[], bool]:
         """Whether the source's plain attributes and the buffers that decide are unchanged, and its parts those that
-        were converted.
+        were converted. The function does not keep the network.
         """
         settings = SourceSettings(self.source)
         decided = {name: self._value(name) for *_, graph in self._graphs for name in graph.decided}
-        return lambda: self._exchanged_part() is None and settings.same() and self._has_values(decided)
+        there = ref(self)
+
+        def same() -> bool:
+            net = there()
+            return (
+                net is not None and net._exchanged_part() is None and settings.same() and net._has_values(decided)
+            )
+
+        return same
 
     def _exchanged_part(self) -> str | None:
         """The name of a part or parameter of the source that is another one than when it was converted."""
