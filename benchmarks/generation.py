@@ -5,9 +5,9 @@ converted network.
     python -m benchmarks.generation --device cuda --dtype bfloat16
 
 Ways: "dynamic" (transformers' default, eager, its cache grows), "compiled" (its static cache, the token's step under
-torch.compile with reduce-overhead) and "lamina". Times are those of a token after the prompt: the difference between a
-long and a short text, divided by the number of tokens, so that neither the prompt nor compilation counts; the prompt's
-time is beside it. In float32 the tokens of all ways are compared. Models have random weights; on a CPU they are small.
+torch.compile with reduce-overhead) and "lamina". Times are those of a token after the prompt: the difference between
+a long and a short text, divided by the number of tokens, so that neither the prompt nor compilation counts; the
+prompt's time is beside it. The tokens of all ways are compared. Models have random weights; on a CPU they are small.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def generators(
     def generate(ids: Any, count: int, **options: Any) -> Any:
         given = torch.from_numpy(ids).to(theirs.device)
         mask = torch.ones_like(given)
-        found = theirs.generate(
-            given, attention_mask=mask, do_sample=False, max_new_tokens=count, **options
-        )
+        found = theirs.generate(given, attention_mask=mask, do_sample=False, max_new_tokens=count, **options)
         return found.cpu().numpy()
 
     if "dynamic" in ways:
@@ -100,7 +98,9 @@ def measured(generate: Callable[[Any, int], Any], ids: Any, new: int, rounds: in
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print, and write a result file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--only", nargs="+", default=MODELS, choices=MODELS)

@@ -116,6 +116,15 @@ def test_the_program_of_the_page_on_serving_runs(tmp_path: Path, monkeypatch: py
     exec(compile("\n".join(PROGRAM.findall(text)), "serving.md", "exec"), {"__name__": "serving"})
 
 
+def test_the_program_of_the_page_on_generation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "generation.md").read_text(encoding="utf-8")
+    program: dict[str, Any] = {"__name__": "generation"}
+    (code,) = PROGRAM.findall(text)
+    exec(compile(code, "generation.md", "exec"), program)
+    assert program["texts"].shape == program["drawn"].shape == (2, 20)
+    assert len(capsys.readouterr().out.splitlines()) == 8
+
+
 @pytest.mark.feature("B025")
 def test_the_program_of_the_page_on_weights_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -15,8 +15,8 @@ class Choice:
     """How the next token is chosen. The rules apply in this order.
 
     repetition_penalty: logits of tokens that the text has are divided by it if positive, else multiplied.
-    stops: tokens that end a text, which min_new_tokens forbid at first. temperature: 0 takes the likeliest token, else
-    one is drawn from softmax(logits / temperature), among the top_k likeliest and the fewest tokens whose
+    stops: tokens that end a text, which min_new_tokens forbids at first. temperature: 0 takes the likeliest token,
+    else one is drawn from softmax(logits / temperature), among the top_k likeliest and the fewest tokens whose
     probabilities sum to at least top_p.
     """
 
@@ -49,7 +49,10 @@ class Choice:
         )
 
     def tokens(self, logits: Array, text: Array, made: int, rng: np.random.Generator) -> Array:
-        """A token for each row of logits (B, V), float64, after text (B, L), `made` of whose tokens are new: (B, 1)."""
+        """A token for each row of logits (B, V), float64, after text (B, L) with `made` new tokens: (B, 1).
+
+        The logits are overwritten.
+        """
         if self.repetition_penalty != 1:
             own = np.take_along_axis(logits, text, 1)
             own = np.where(own < 0, own * self.repetition_penalty, own / self.repetition_penalty)

@@ -1,4 +1,4 @@
-"""The compiled step of text generation: tokens in, logits of the next one out, and a cache that is updated in place."""
+"""The compiled step of text generation: tokens in, logits of the next one out, a cache that is updated in place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Continues(Protocol):
     """A language model that decodes with a cache: `nn.GPT2LMHeadModel`, and converted ones of transformers."""
 
     def empty_cache(self, batch: int, length: int) -> Any:
-        """An empty cache for `length` tokens of `batch` texts: zeroed tensors in tuples, lists, dicts and dataclasses."""
+        """An empty cache for `length` tokens of `batch` texts: zeros in tuples, lists, dicts and dataclasses."""
 
     def continued(
         self, input_ids: Any, cache: Any, position: Any, attention_mask: Any = None
@@ -41,8 +41,8 @@ class Continues(Protocol):
 class Step:
     """`continued` of a network, compiled for one cache; it is traced for the prompt and for a token.
 
-    The cache, the position and the mask are tensors that the program reads and writes where they are. own: what stands
-    for parameters and buffers of these names.
+    The cache, the position and the mask are tensors that the program reads and writes where they are. own: what
+    stands for parameters and buffers of these names.
     """
 
     def __init__(self, net: Any, batch: int, length: int, masked: bool, own: Mapping[str, Tensor]) -> None:
@@ -106,7 +106,7 @@ class Step:
         new = [x for x in leaves if isinstance(x, Operand)]
         if [x.spec.open for x in new] != [x.spec.open for x in self.tensors]:
             raise TypeError(
-                f"generate: `continued` must return a cache like the one that it takes, of {len(self.tensors)} tensors "
+                "generate: `continued` must return a cache like the one that it takes, of "
                 f"{[str(x.spec.open) for x in self.tensors]}, got {[str(x.spec.open) for x in new]}"
             )
         for own, value in zip(self.tensors, new, strict=True):
@@ -121,9 +121,9 @@ class Step:
 class _Kept:
     """What is kept for a network that generates.
 
-    kinds: of its parameters and buffers, for which the rest holds. own: copies of those whose memory belongs to another
-    library, which may write it at any time: a program would read and arrange them for its kernels at each token. They
-    follow the originals once for each text. idle: steps that nobody uses, the last used last.
+    kinds: of its parameters and buffers, for which the rest holds. own: copies of those whose memory belongs to
+    another library, which may write it at any time: a program would read and arrange them for its kernels at each
+    token. They follow the originals once for each call. idle: steps that nobody uses, the last used last.
     """
 
     def __init__(self, net: Module) -> None:

@@ -34,8 +34,8 @@ def generate(
     streamer: Any = None,
     seed: int = 0,
 ) -> Array:
-    """The prompt, integers (B, L), and at most max_new_tokens tokens after it: int64 (B, L + n). Keywords are those of
-    transformers' `generate`.
+    """The prompt, integers (B, L), and at most max_new_tokens tokens after it: int64 (B, L + n). Keywords are those
+    of transformers' `generate`.
 
     net: a `Continues`: a model of `lamina.nn` that has a cache, or a converted causal language model of transformers;
         it runs in inference mode, on the device of its parameters.
@@ -46,10 +46,10 @@ def generate(
     repetition_penalty: logits of tokens that the text has are divided by it if positive, else multiplied.
     eos_token_id: a token, or several, that ends a text; by default the one of net.generation_config, as converted
         models have it, or none; () is none. A text that has ended is filled with pad_token_id (by default the
-        configuration's, or the first eos_token_id); when all have, generation stops. min_new_tokens:
-        so many tokens at least come before the end.
-    streamer: an object with put(tokens) and end(), such as transformers' TextStreamer, that receives the prompt (B, L)
-        and then the tokens (B,) of each step as NumPy arrays; or a function of these tokens.
+        configuration's, or the first eos_token_id); when all have, generation stops. min_new_tokens: so many tokens
+        at least come before the end.
+    streamer: an object with put(tokens) and end(), such as transformers' TextStreamer, that receives the prompt
+        (B, L) and then the tokens (B,) of each step as NumPy arrays; or a function of these tokens.
 
     Two programs are compiled, for the prompt and for a token, which later calls with equal numbers of texts, tokens
     and new tokens reuse. The cache is updated in place. Raises TypeError, ShapeError, ValueError.

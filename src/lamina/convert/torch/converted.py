@@ -175,8 +175,8 @@ class ConvertedModule(ConvertedPart):
         return found.results
 
     def empty_cache(self, batch: int, length: int) -> DecodingCache:
-        """A zeroed cache of fixed size for `length` tokens of `batch` texts, of a causal language model of transformers;
-        for `continued` and `lamina.infer.generate`. Raises TypeError for other networks.
+        """A zeroed cache of fixed size for `length` tokens of `batch` texts, of a causal language model of
+        transformers; for `continued` and `lamina.infer.generate`. Raises TypeError for other networks.
         """
         device = next((p.device for p in self.parameters()), Device("cpu"))
         return empty_cache(self.source, batch, length, device)
@@ -185,8 +185,8 @@ class ConvertedModule(ConvertedPart):
         self, input_ids: Any, cache: DecodingCache, position: Any, attention_mask: Any = None
     ) -> tuple[Any, DecodingCache]:
         """Logits for the tokens input_ids (B, L) at position, position + 1, … of a text, given a cache of the earlier
-        ones, and the cache, which is written: of all tokens (B, L, V), or of the last one (B, 1, V) where the model can
-        leave out the others.
+        ones, and the cache, which is written: of all tokens (B, L, V), or of the last one (B, 1, V) where the model
+        can leave out the others.
 
         attention_mask: (B, length of the cache), 0 at the padding on the left of shorter texts.
         """
@@ -210,7 +210,10 @@ class ConvertedModule(ConvertedPart):
         def same() -> bool:
             net = there()
             return (
-                net is not None and net._exchanged_part() is None and settings.same() and net._has_values(decided)
+                net is not None
+                and net._exchanged_part() is None
+                and settings.same()
+                and net._has_values(decided)
             )
 
         return same

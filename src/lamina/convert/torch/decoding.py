@@ -30,8 +30,8 @@ _CACHES = ("cache", "past_key_values")
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """A cache without its tensors. others: the leaves that are not tensors, by their leaf index. length: the number of
-    tokens."""
+    """A cache without its tensors. others: the leaves that are not tensors, by their leaf index. length: the number
+    of tokens."""
 
     structure: Structure
     others: tuple[tuple[int, Any], ...]
@@ -161,8 +161,8 @@ def _run(
 
 
 def _require_static(source: torch.nn.Module, signature: DecodingSignature) -> None:
-    """Raise TypeError if results with a cache of fixed size differ, which transformers does not exclude for models that
-    it does not compile."""
+    """Raise TypeError if results with a cache of fixed size differ, which transformers does not exclude for models
+    that it does not compile."""
     if any(getattr(part, "_can_compile_fullgraph", False) for part in source.modules()):
         return
     ids, cache, training = torch.tensor([[1, 2, 3]]), _static_cache(source, 8), source.training

@@ -133,7 +133,7 @@ def _heads_as_rows(match: Match) -> Results | None:
 
 
 def _unshared(value: Value, match: Match) -> Value | None:
-    """The keys [B, G, T, D] that were repeated to [B, H, T, D], each for H / G heads in a row; None if they were not."""
+    """The keys [B, G, T, D] that were repeated to [B, H, T, D], each for H / G heads; None if they were not."""
     batch, heads, columns, width = value.shape
     node = value.node
     if node is not None and isinstance(node.op, Reshape):

@@ -164,9 +164,9 @@ class GPT2Model(Module):
     ) -> tuple[T, tuple[LayerCache, ...]]:
         """`forward` for the tokens at position, position + 1, … of a text, given a `cache` of the earlier ones.
 
-        Returns their outputs, and the updated cache. position: an integer () or (1,). attention_mask: (B, length of the
-        cache), 0 at the padding on the left of shorter texts. All shapes are fixed, so one compiled program serves
-        every token.
+        Returns their outputs, and the updated cache. position: an integer () or (1,). attention_mask: (B, length of
+        the cache), 0 at the padding on the left of shorter texts. All shapes are fixed, so one compiled program
+        serves every token.
         """
         ids: T = operand(input_ids)
         self._check(ids)
