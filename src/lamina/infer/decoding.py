@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, ref
@@ -17,6 +17,7 @@ from lamina.nn.module import Module, substitute
 from lamina.ops.core import Operand
 from lamina.tensors import Tensor, tensor
 
+Array = np.ndarray[Any, Any]
 #: The maximum number of idle steps, with their caches, that are kept for a network.
 MOST_STEPS = 4
 
@@ -42,11 +43,21 @@ class Step:
     """`continued` of a network, compiled for one cache; it is traced for the prompt and for a token.
 
     The cache, the position and the mask are tensors that the program reads and writes where they are. own: what
-    stands for parameters and buffers of these names.
+    stands for parameters and buffers of these names. encoded: the results of a network's encoder.
     """
 
-    def __init__(self, net: Any, batch: int, length: int, masked: bool, own: Mapping[str, Tensor]) -> None:
-        leaves, structure = flatten(net.empty_cache(batch, length), open_dataclasses=True)
+    def __init__(
+        self,
+        net: Any,
+        batch: int,
+        length: int,
+        masked: bool,
+        own: Mapping[str, Tensor],
+        encoded: Sequence[Tensor] = (),
+    ) -> None:
+        more = {"encoded": encoded} if encoded else {}
+        leaves, structure = flatten(net.empty_cache(batch, length, **more), open_dataclasses=True)
+        self.encoded = tuple(tensor(x) for x in encoded)
         self.net, self.own, self.fresh = ref(net), own, True
         self.batch, self.length = batch, length
         self.tensors = [x for x in leaves if isinstance(x, Tensor)]
@@ -60,8 +71,10 @@ class Step:
         self.programs: list[Callable[[Any], Any]] = []
         self.form = 0
 
-    def begin(self, padding: np.ndarray[Any, Any] | None) -> None:
+    def begin(self, padding: Array | None, encoded: Sequence[Tensor] = ()) -> None:
         """Empty the cache. padding: how many tokens (B,) are missing on the left, for a step with a mask."""
+        for own, new in zip(self.encoded, encoded, strict=True):
+            own.copy_(new)
         if not self.fresh:
             self.empty()
         if self.mask is not None and padding is not None:
@@ -90,7 +103,8 @@ class Step:
             structure, others = self.forms[form]
             held = iter(self.tensors)
             cache = unflatten(structure, [next(held) if x is None else x for x in others])
-            options = {} if self.mask is None else {"attention_mask": self.mask}
+            options: dict[str, Any] = {} if self.mask is None else {"attention_mask": self.mask}
+            options |= {"encoded": self.encoded} if self.encoded else {}
             with substitute(net, self.own) if self.own else nullcontext():
                 logits, after = net.continued(input_ids, cache, self.position, **options)
             self.after[form] = self._write(after)
@@ -130,6 +144,18 @@ class _Kept:
         self.kinds = _kinds(net)
         self.own = {name: tensor(x) for name, x in _state(net) if x.buffer.borrowed}
         self.idle: OrderedDict[Hashable, list[Step]] = OrderedDict()
+        self.encoder = jitting.jit(self._encoder(ref(net)))
+
+    def _encoder(self, there: Callable[[], Any]) -> Callable[..., Any]:
+        own = self.own
+
+        def encoded(inputs: Any, attention_mask: Any) -> Any:
+            net = there()
+            assert net is not None, "who calls has the network"
+            with substitute(net, own) if own else nullcontext():
+                return net.encoded(inputs, attention_mask)
+
+        return encoded
 
     def follow(self, net: Module) -> None:
         """Read what the other library may have written."""
@@ -149,24 +175,36 @@ class _Kept:
 _kept: WeakKeyDictionary[Any, _Kept] = WeakKeyDictionary()
 
 
-@contextmanager
-def step_of(net: Any, batch: int, length: int, masked: bool) -> Iterator[Step]:
-    """A step that nobody else uses within the block; kept for later calls as long as the network is.
-
-    Raises TypeError for texts of several lengths where the network takes no mask.
-    """
-    if masked and not _takes_mask(net.continued):
-        raise TypeError(
-            f"generate: {type(net).__name__}.continued takes no attention_mask: generate for texts of one length"
-        )
+def _kept_of(net: Any) -> _Kept:
+    """What is kept of a network, whose copies are as its parameters are now."""
     kept = _kept.get(net)
     if kept is None or kept.kinds != _kinds(net):
         kept = _kept[net] = _Kept(net)
     else:
         kept.follow(net)
-    key = batch, length, masked
+    return kept
+
+
+@contextmanager
+def step_of(
+    net: Any, batch: int, length: int, padding: Array | None, encoder: tuple[Any, Any] | None = None
+) -> Iterator[Step]:
+    """A step that has begun and that nobody else uses within the block; kept for later calls as long as the network
+    is. padding: how many tokens (B,) are missing on the left. encoder: inputs and mask of a network's encoder.
+
+    Raises TypeError for texts of several lengths where the network takes no mask.
+    """
+    masked = padding is not None
+    if masked and not _takes_mask(net.continued):
+        raise TypeError(
+            f"generate: {type(net).__name__}.continued takes no attention_mask: generate for texts of one length"
+        )
+    kept = _kept_of(net)
+    encoded = () if encoder is None else kept.encoder(*encoder)
+    key = batch, length, masked, *(x.spec.open for x in encoded)
     idle = kept.idle.get(key, [])
-    step = idle.pop() if idle else Step(net, batch, length, masked, kept.own)
+    step = idle.pop() if idle else Step(net, batch, length, masked, kept.own, encoded)
+    step.begin(padding, encoded)
     yield step
     kept.put_back(key, step)  # not where an error left it half written
 

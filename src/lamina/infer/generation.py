@@ -23,6 +23,7 @@ def generate(
     max_new_tokens: int,
     *,
     attention_mask: Any = None,
+    decoder_input_ids: Any = None,
     do_sample: bool | None = None,
     temperature: float | None = None,
     top_k: int | None = None,
@@ -40,6 +41,9 @@ def generate(
     net: a `Continues`: a model of `lamina.nn` that has a cache, or a converted causal language model of transformers;
         it runs in inference mode, on the device of its parameters.
     attention_mask: (B, L), 0 at the padding on the left of shorter prompts.
+    decoder_input_ids: of a network with an encoder (T5, BART, Whisper), which reads the prompt (token numbers or
+        features; padded on either side): the first tokens (B, M) of the texts, by default the decoder_start_token_id
+        of net.generation_config. The result is int64 (B, M + n).
     do_sample: False takes the likeliest token each time (greedy), True draws from softmax(logits / temperature); by
         default draws if temperature is given and not 0. top_k: among the k likeliest only. top_p: among the fewest
         likeliest tokens whose probabilities sum to at least top_p. seed: of the draws.
@@ -60,8 +64,10 @@ def generate(
         )
     if max_new_tokens < 1:
         raise ValueError(f"generate: max_new_tokens must be at least 1, got {max_new_tokens}")
-    tokens = _whole_numbers(prompt)
-    padding = None if attention_mask is None else _padding(attention_mask, tokens.shape)
+    encoder = (prompt, attention_mask) if getattr(net, "has_encoder", False) else None
+    tokens = _whole_numbers(prompt if encoder is None else _begun(net, len(prompt), decoder_input_ids))
+    masked = attention_mask is not None and encoder is None
+    padding = _padding(attention_mask, tokens.shape) if masked else None
     drawn = temperature != 0 and (temperature is not None if do_sample is None else do_sample)
     heat = (1.0 if temperature is None else temperature) if drawn else 0.0
     stops = _stops(net, eos_token_id)
@@ -71,8 +77,7 @@ def generate(
     put(tokens)
     found, ended = [tokens], np.zeros(len(tokens), bool)
     batch, length = tokens.shape
-    with evaluating(net), step_of(net, batch, length + max_new_tokens, padding is not None) as step:
-        step.begin(padding)
+    with evaluating(net), step_of(net, batch, length + max_new_tokens, padding, encoder) as step:
         for new in _chosen(step, tokens, max_new_tokens, choice, found, np.random.default_rng(seed)):
             new[ended] = fill
             found.append(new)
@@ -104,6 +109,18 @@ def _chosen(
         yield new
         if made + 1 < count:
             logits, likeliest = step(text[-1])
+
+
+def _begun(net: Any, batch: int, decoder_input_ids: Any) -> Any:
+    """The first tokens (B, M) of texts that a decoder writes."""
+    if decoder_input_ids is not None:
+        return decoder_input_ids
+    first = _known(net, "decoder_start_token_id")
+    if first is None:
+        raise ValueError(
+            "generate: net.generation_config has no decoder_start_token_id: pass decoder_input_ids"
+        )
+    return np.full((batch, 1), first)
 
 
 def _whole_numbers(prompt: Any) -> Array:

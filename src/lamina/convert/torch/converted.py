@@ -10,7 +10,7 @@ from weakref import ref
 import numpy as np
 import torch
 
-from lamina.convert.torch.decoding import DecodingCache, continued, empty_cache
+from lamina.convert.torch.decoding import DecodingCache, continued, empty_cache, encoded, has_encoder
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
 from lamina.convert.torch.following import FollowingParameter
 from lamina.convert.torch.known_numbers import Values
@@ -174,23 +174,42 @@ class ConvertedModule(ConvertedPart):
         assign((args, kwargs), found.attributes)
         return found.results
 
-    def empty_cache(self, batch: int, length: int) -> DecodingCache:
-        """A zeroed cache of fixed size for `length` tokens of `batch` texts, of a causal language model of
-        transformers; for `continued` and `lamina.infer.generate`. Raises TypeError for other networks.
+    @property
+    def has_encoder(self) -> bool:
+        """Whether it is a language model of transformers that reads its prompt by an encoder of its own."""
+        return has_encoder(self.source)
+
+    def encoded(self, inputs: Any, attention_mask: Any = None) -> tuple[Any, ...]:
+        """What `continued` of a language model with an encoder needs of the prompt: the encoder's results (B, S, C),
+        and the mask (B, S) if there is one.
+        """
+        return encoded(self, inputs, attention_mask)
+
+    def empty_cache(self, batch: int, length: int, encoded: Sequence[Any] = ()) -> DecodingCache:
+        """A zeroed cache of fixed size for `length` tokens of `batch` texts, of a language model of transformers; for
+        `continued` and `lamina.infer.generate`. Raises TypeError for other networks.
+
+        encoded: what `encoded` gives, if the model has an encoder.
         """
         device = next((p.device for p in self.parameters()), Device("cpu"))
-        return empty_cache(self.source, batch, length, device)
+        return empty_cache(self.source, batch, length, device, encoded)
 
     def continued(
-        self, input_ids: Any, cache: DecodingCache, position: Any, attention_mask: Any = None
+        self,
+        input_ids: Any,
+        cache: DecodingCache,
+        position: Any,
+        attention_mask: Any = None,
+        encoded: Sequence[Any] = (),
     ) -> tuple[Any, DecodingCache]:
         """Logits for the tokens input_ids (B, L) at position, position + 1, … of a text, given a cache of the earlier
         ones, and the cache, which is written: of all tokens (B, L, V), or of the last one (B, 1, V) where the model
         can leave out the others.
 
-        attention_mask: (B, length of the cache), 0 at the padding on the left of shorter texts.
+        attention_mask: (B, length of the cache), 0 at the padding on the left of shorter texts. encoded: as in
+        `empty_cache`.
         """
-        return continued(self, input_ids, cache, position, attention_mask)
+        return continued(self, input_ids, cache, position, attention_mask, encoded)
 
     def synchronize_batch_norms(self, process_group: Group | None) -> None:
         """Use batch statistics of the group's ranks from now on; None is all ranks.

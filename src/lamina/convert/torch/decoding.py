@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -80,20 +81,26 @@ class DecodingSignature:
             "models of transformers do"
         )
 
-    def options(self, cache: Any, length: int, batch: int, places: Any, given: Any) -> dict[str, Any]:
+    def options(
+        self, cache: Any, length: int, batch: int, places: Any, given: Any, encoded: Sequence[Any] = ()
+    ) -> dict[str, Any]:
         """The further arguments for tokens at `places` (L,) and a cache of `length`. given: the mask (batch, length),
-        or None."""
+        or None. encoded: the encoder's results, and their mask if they have one."""
         found: dict[str, Any] = {"use_cache": True, self.name: cache}
         if "logits_to_keep" in self.takes:
             found["logits_to_keep"] = 1
-        if "attention_mask" in self.takes:
-            found["attention_mask"] = _mask_for(cache, length, batch, places, given)
-        if "position_ids" in self.takes:
+        of_decoder = "decoder_" if encoded else ""
+        if f"{of_decoder}attention_mask" in self.takes:
+            found[f"{of_decoder}attention_mask"] = _mask_for(cache, length, batch, places, given)
+        if encoded:
+            found["encoder_outputs"] = (encoded[0],)
+            found |= dict(zip(("attention_mask",), encoded[1:], strict=False))
+        if f"{of_decoder}position_ids" in self.takes:
             own = places.unsqueeze(0)
             if given is not None:  # a text begins behind its padding, which is on the left
                 padding = ops.sum(ops.cast(ops.eq(given, 0), "int64"), 1, keepdim=True)
                 own = ops.maximum(own - padding, 0)
-            found["position_ids"] = ops.expand(own, (batch, places.shape[0]))
+            found[f"{of_decoder}position_ids"] = ops.expand(own, (batch, places.shape[0]))
         return found
 
 
@@ -110,11 +117,35 @@ def _mask_for(cache: Any, length: int, batch: int, places: Any, given: Any) -> A
     return ops.index_select(given, 1, places) if places.shape[0] > 1 else None
 
 
-def empty_cache(source: torch.nn.Module, batch: int, length: int, device: Device) -> DecodingCache:
-    """A zeroed cache for `length` tokens of `batch` texts. Raises TypeError for a network that takes none."""
+def has_encoder(source: torch.nn.Module) -> bool:
+    """Whether a language model reads its prompt by an encoder of its own."""
+    return bool(getattr(getattr(source, "config", None), "is_encoder_decoder", False))
+
+
+def encoded(net: Any, inputs: Any, attention_mask: Any) -> tuple[Any, ...]:
+    """The encoder's results (B, S, C), and their mask if there is one.
+
+    The whole network is called for one token, of which a program keeps the encoder alone.
+    """
+    given: Any = operand(inputs)
+    options = {
+        net.source.main_input_name: given,
+        "decoder_input_ids": np.zeros((given.shape[0], 1), np.int64),
+    }
+    if attention_mask is None:
+        return (net(**options, use_cache=False).encoder_last_hidden_state,)
+    mask = operand(attention_mask)
+    return net(**options, attention_mask=mask, use_cache=False).encoder_last_hidden_state, mask
+
+
+def empty_cache(
+    source: torch.nn.Module, batch: int, length: int, device: Device, encoded: Sequence[Any] = ()
+) -> DecodingCache:
+    """A zeroed cache for `length` tokens of `batch` texts, given the encoder's results if there is one. Raises
+    TypeError for a network that takes none."""
     signature = DecodingSignature.of(source)
     _require_static(source, signature)
-    found = DecodingCache.of(_filled(source, signature, batch, length), length)
+    found = DecodingCache.of(_filled(source, signature, batch, length, encoded), length)
     found.tensors = tuple(
         zeros(tuple(x.shape), dtype=str(x.dtype).removeprefix("torch."), device=device) for x in found.tensors
     )
@@ -122,25 +153,36 @@ def empty_cache(source: torch.nn.Module, batch: int, length: int, device: Device
 
 
 def continued(
-    net: Any, input_ids: Any, cache: DecodingCache, position: Any, attention_mask: Any
+    net: Any,
+    input_ids: Any,
+    cache: DecodingCache,
+    position: Any,
+    attention_mask: Any,
+    encoded: Sequence[Any] = (),
 ) -> tuple[Any, DecodingCache]:
     """Logits (B, 1 or L, V) for the tokens (B, L) from `position` on, and the cache; see `nn.GPT2Model.continued`."""
     signature, length = DecodingSignature.of(net.source), cache.layout.length
     ids: Any = operand(input_ids)
     places = ops.cast(operand(position), "int64").reshape((1,)) + np.arange(ids.shape[1])
-    options = signature.options(cache.object(), length, ids.shape[0], places, attention_mask)
-    out = net(input_ids=ids, **options)
+    options = signature.options(cache.object(), length, ids.shape[0], places, attention_mask, encoded)
+    out = net(**{"decoder_input_ids" if encoded else "input_ids": ids}, **options)
     return out.logits, DecodingCache.of(getattr(out, signature.name), length)
 
 
-def _filled(source: torch.nn.Module, signature: DecodingSignature, batch: int, length: int) -> Any:
+def _filled(
+    source: torch.nn.Module, signature: DecodingSignature, batch: int, length: int, encoded: Sequence[Any]
+) -> Any:
     """transformers' cache, emptied, whose layers have made their tensors: without data, if the functions of the
     network know how, else by a run of it."""
     for mode in (FakeTensorMode(allow_non_fake_inputs=True), nullcontext()):
         cache = _static_cache(source, length)
+        if encoded:
+            rest = _static_cache(source, encoded[0].shape[1])
+            cache = sys.modules["transformers"].EncoderDecoderCache(cache, rest)
         try:
             with EXPORTING, mode, torch.no_grad():
-                _run(source, signature, torch.zeros(batch, 2, dtype=torch.int64), cache)
+                ids = torch.zeros(batch, 2, dtype=torch.int64)
+                _run(source, signature, ids, cache, encoded[0].shape if encoded else None)
                 cache.reset()
         except Exception as error:
             failed = error
@@ -152,11 +194,19 @@ def _filled(source: torch.nn.Module, signature: DecodingSignature, batch: int, l
 
 
 def _run(
-    source: torch.nn.Module, signature: DecodingSignature, ids: torch.Tensor, cache: Any
+    source: torch.nn.Module,
+    signature: DecodingSignature,
+    ids: torch.Tensor,
+    cache: Any,
+    encoded: tuple[int, ...] | None = None,
 ) -> torch.Tensor:
-    """The logits of PyTorch's network."""
+    """The logits of PyTorch's network. encoded: the shape of the encoder's results."""
     given = {"use_cache": False} if cache is None else {"use_cache": True, signature.name: cache}
-    found: torch.Tensor = source(input_ids=ids.to(next(source.parameters()).device), **given).logits
+    like = next(source.parameters())
+    name = "input_ids" if encoded is None else "decoder_input_ids"
+    if encoded is not None:
+        given["encoder_outputs"] = (torch.zeros(encoded, dtype=like.dtype, device=like.device),)
+    found: torch.Tensor = source(**{name: ids.to(like.device)}, **given).logits
     return found
 
 
@@ -165,6 +215,11 @@ def _require_static(source: torch.nn.Module, signature: DecodingSignature) -> No
     that it does not compile."""
     if any(getattr(part, "_can_compile_fullgraph", False) for part in source.modules()):
         return
+    if has_encoder(source):
+        raise TypeError(
+            f"generate: transformers does not say that {type(source).__name__} runs with its cache of fixed size: "
+            "generate in PyTorch (to_torch)"
+        )
     ids, cache, training = torch.tensor([[1, 2, 3]]), _static_cache(source, 8), source.training
     try:
         with EXPORTING, torch.no_grad():
