@@ -160,3 +160,28 @@ def test_a_model_that_computes_something_else_with_a_cache_of_fixed_size_is_refu
         TypeError, match="GPTNeoForCausalLM computes something else with transformers' cache of fixed"
     ):
         infer.generate(from_torch(tf.GPTNeoForCausalLM(config).eval()), PROMPT, 2)
+
+
+def test_models_with_an_encoder_write_what_they_write_in_pytorch() -> None:
+    config = tf.T5Config(
+        vocab_size=31, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=2, decoder_start_token_id=0,
+        eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    source = tf.T5ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for p in source.parameters():
+            p.mul_(3)
+    net = from_torch(source)
+    for prompt in (PROMPT, PROMPT[::-1].copy()):
+        np.testing.assert_array_equal(infer.generate(net, prompt, 6), theirs(source, prompt, 6))
+    padded = MASK[:, ::-1].copy()  # behind the prompt
+    np.testing.assert_array_equal(
+        infer.generate(net, PROMPT, 6, attention_mask=padded), theirs(source, PROMPT, 6, padded)
+    )
+    begun = infer.generate(net, PROMPT, 3, decoder_input_ids=[[0, 5], [0, 7]])
+    expected = theirs(source, PROMPT, 3, decoder_input_ids=torch.tensor([[0, 5], [0, 7]]))
+    np.testing.assert_array_equal(begun, expected)
+    source.generation_config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match="no decoder_start_token_id: pass decoder_input_ids"):
+        infer.generate(net, PROMPT, 3)
