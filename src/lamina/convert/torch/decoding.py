@@ -201,7 +201,9 @@ def _run(
     encoded: tuple[int, ...] | None = None,
 ) -> torch.Tensor:
     """The logits of PyTorch's network. encoded: the shape of the encoder's results."""
-    given = {"use_cache": False} if cache is None else {"use_cache": True, signature.name: cache}
+    given: dict[str, Any] = {"use_cache": False}
+    if cache is not None:
+        given = {"use_cache": True, signature.name: cache}
     like = next(source.parameters())
     name = "input_ids" if encoded is None else "decoder_input_ids"
     if encoded is not None:
