@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenChoice:
     """How the next token is chosen. The rules apply in this order.
 
     repetition_penalty: logits of tokens that the text has are divided by it if positive, else multiplied.

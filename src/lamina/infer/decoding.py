@@ -39,7 +39,7 @@ class Continues(Protocol):
         """
 
 
-class Step:
+class DecodingStep:
     """`continued` of a network, compiled for one cache; it is traced for the prompt and for a token.
 
     The cache, the position and the mask are tensors that the program reads and writes where they are. own: what
@@ -143,7 +143,7 @@ class _Kept:
     def __init__(self, net: Module) -> None:
         self.kinds = _kinds(net)
         self.own = {name: tensor(x) for name, x in _state(net) if x.buffer.borrowed}
-        self.idle: OrderedDict[Hashable, list[Step]] = OrderedDict()
+        self.idle: OrderedDict[Hashable, list[DecodingStep]] = OrderedDict()
         self.encoder = jitting.jit(self._encoder(ref(net)))
 
     def _encoder(self, there: Callable[[], Any]) -> Callable[..., Any]:
@@ -163,7 +163,7 @@ class _Kept:
             if name in self.own:
                 self.own[name].copy_(x)
 
-    def put_back(self, key: Hashable, step: Step) -> None:
+    def put_back(self, key: Hashable, step: DecodingStep) -> None:
         """Keep a step for later calls."""
         self.idle.setdefault(key, []).append(step)
         self.idle.move_to_end(key)
@@ -188,7 +188,7 @@ def _kept_of(net: Any) -> _Kept:
 @contextmanager
 def step_of(
     net: Any, batch: int, length: int, padding: Array | None, encoder: tuple[Any, Any] | None = None
-) -> Iterator[Step]:
+) -> Iterator[DecodingStep]:
     """A step that has begun and that nobody else uses within the block; kept for later calls as long as the network
     is. padding: how many tokens (B,) are missing on the left. encoder: inputs and mask of a network's encoder.
 
@@ -203,7 +203,7 @@ def step_of(
     encoded = () if encoder is None else kept.encoder(*encoder)
     key = batch, length, masked, *(x.spec.open for x in encoded)
     idle = kept.idle.get(key, [])
-    step = idle.pop() if idle else Step(net, batch, length, masked, kept.own, encoded)
+    step = idle.pop() if idle else DecodingStep(net, batch, length, masked, kept.own, encoded)
     step.begin(padding, encoded)
     yield step
     kept.put_back(key, step)  # not where an error left it half written

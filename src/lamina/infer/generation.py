@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lamina.infer.choosing import Choice
-from lamina.infer.decoding import Continues, Step, step_of
+from lamina.infer.choosing import TokenChoice
+from lamina.infer.decoding import Continues, DecodingStep, step_of
 from lamina.nn.module import evaluating
 from lamina.spec import ShapeError
 
@@ -71,7 +71,7 @@ def generate(
     drawn = temperature != 0 and (temperature is not None if do_sample is None else do_sample)
     heat = (1.0 if temperature is None else temperature) if drawn else 0.0
     stops = _stops(net, eos_token_id)
-    choice = Choice(heat, top_k, top_p, repetition_penalty, min_new_tokens, stops)
+    choice = TokenChoice(heat, top_k, top_p, repetition_penalty, min_new_tokens, stops)
     fill = next((n for n in (pad_token_id, _known(net, "pad_token_id"), *stops) if n is not None), 0)
     put, end = _receiver(streamer)
     put(tokens)
@@ -90,7 +90,12 @@ def generate(
 
 
 def _chosen(
-    step: Step, tokens: Array, count: int, choice: Choice, text: list[Array], rng: np.random.Generator
+    step: DecodingStep,
+    tokens: Array,
+    count: int,
+    choice: TokenChoice,
+    text: list[Array],
+    rng: np.random.Generator,
 ) -> Iterator[Array]:
     """The tokens (B, 1) of each step. text: the parts of the text so far, to which the caller adds what it gets.
 
