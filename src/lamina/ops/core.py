@@ -482,9 +482,9 @@ class Recorder(Protocol):
     def numbers_in(self, x: Operand) -> Operand | None:
         """The tensor whose numbers an input of the recording has in every call; None if calls give others."""
 
-    def numbers_now(self, x: Operand) -> Operand | None:
-        """The numbers of a value in the call that is recorded; the recording then serves calls that have the same.
-        None if they are not known."""
+    def numbers_now(self, x: Operand, asks: bool = True) -> Operand | None:
+        """The numbers of a value in the call that is recorded; the recording then serves calls that have the same,
+        if it asks. None if they are not known."""
 
     def assigns(self, holder: Any, name: str) -> None:
         """Called before an attribute of an object is assigned."""

@@ -243,7 +243,9 @@ def test_a_branch_on_numbers_is_named_with_its_line() -> None:
     import torch
     from torch import nn
 
+    from lamina import Spec, float32
     from lamina.convert.torch import TorchConversionError, from_torch
+    from lamina.graph import trace
 
     class Net(nn.Module):
         def forward(self, x: Any) -> Any:
@@ -254,7 +256,7 @@ def test_a_branch_on_numbers_is_named_with_its_line() -> None:
     with pytest.raises(
         TorchConversionError, match=r"test_exporting.py:\d+: if not torch.isfinite\(x\).all\(\):\)"
     ):
-        from_torch(Net(), torch.ones(2, 3))
+        trace(from_torch(Net()), Spec((2, 3), float32))  # for no call, whose numbers would tell
 
 
 def test_a_module_that_is_moved_to_where_it_is_stays() -> None:

@@ -184,16 +184,27 @@ def never_passing(x: Any, y: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize(
-    "forward", [decided, warned_or_decided, elsewhere, caught, read_otherwise, kept, never_passing]
-)
-def test_other_decisions_are_refused(forward: Any) -> None:
-    class Deciding(torch.nn.Module):
-        def forward(self, x: Any, y: Any) -> Any:
-            return forward(x, y)
+class Deciding(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
 
-    with pytest.raises(convert.TorchConversionError, match="decided in Python by values of tensors"):
-        convert.from_torch(Deciding())(X, Y)
+    def forward(self, x: Any, y: Any) -> Any:
+        return self.function(x, y)
+
+
+@pytest.mark.filterwarnings("ignore:too large")
+@pytest.mark.parametrize("forward", [decided, warned_or_decided, elsewhere, caught, read_otherwise, kept])
+def test_other_decisions_are_those_of_the_call(forward: Any) -> None:
+    converted = convert.from_torch(Deciding(forward))
+    for y in (Y, Y.clamp(max=1), Y):
+        np.testing.assert_array_equal(converted(X, y).numpy(), forward(X, y).numpy())
+
+
+@pytest.mark.filterwarnings("ignore:.*what is raised here:UserWarning")
+def test_what_always_raises_is_raised() -> None:
+    with pytest.raises(convert.TorchConversionError, match="ValueError: always"):
+        convert.from_torch(Deciding(never_passing))(X, Y)
 
 
 def test_a_constant_decides() -> None:
@@ -211,14 +222,16 @@ def test_a_constant_decides() -> None:
         convert.from_torch(Known())(torch.zeros(10, 4))
 
 
-def test_code_without_a_file_is_refused_even_where_its_caller_asserts() -> None:
+def test_code_without_a_file_decides_even_where_its_caller_asserts() -> None:
     """Its lines are unknown, and those of the caller are others."""
     text = "def forward(self, x, y):\n    if y.max() >= 3:\n        x = x + 1\n    return x"
     made: dict[str, Any] = {}
     exec(text, made)
     net = type("Written", (torch.nn.Module,), {"forward": made["forward"]})()
-    with pytest.raises(convert.TorchConversionError, match="decided in Python by values of tensors"):
-        assert convert.from_torch(net)(X, Y) is not None
+    found = convert.from_torch(net)
+    assert found is not None
+    for y in (Y, Y + 3):
+        assert np.array_equal(found(X, y).numpy(), (X + 1 if y.max() >= 3 else X).numpy())
 
 
 def test_a_number_that_something_else_reads_is_none_that_passes() -> None:

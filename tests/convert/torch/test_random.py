@@ -250,16 +250,26 @@ def test_draws_that_are_written_to_are_no_draws() -> None:
     assert abs(y.mean() - 0.25) < 0.06
 
 
-def test_layers_that_may_be_left_out_are_refused() -> None:
+def test_layers_are_left_out_at_random() -> None:
+    """The number that decides is the one that is drawn: another graph draws it again."""
+    import numpy as np
     import torch
     from torch import nn
 
+    import lamina as lm
+    from lamina import ops
     from lamina.convert import from_torch
-    from lamina.convert.torch.node import TorchConversionError
 
     class Layers(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x if torch.rand([]) < 0.5 else 2 * x
 
-    with pytest.raises(TorchConversionError, match="rand"):
-        from_torch(Layers(), torch.zeros(3))
+    net = from_torch(Layers())
+    lm.manual_seed(0)
+    eager = [float(net(torch.ones(1)).numpy()[0]) for _ in range(16)]
+    assert set(eager) == {1.0, 2.0}
+    lm.manual_seed(0)
+    jitted = lm.jit(net)
+    assert [float(jitted(np.ones(1, np.float32)).numpy()[0]) for _ in range(16)] == eager
+    lm.manual_seed(0)
+    assert [1.0 + (ops.rand(()).item() >= 0.5) for _ in range(16)] == eager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -122,6 +123,24 @@ def checked(call: TorchCall) -> Any:
 
 @converts("sym_not", "sym_int", "sym_float", "sym_max", "sym_min", "sym_ite", "sym_sum", "_sym_sqrt")
 def of_sizes(call: TorchCall) -> Any:
-    """Arithmetic on sizes, which are numbers here."""
+    """Arithmetic on sizes, which are numbers here, and on numbers of tensors."""
     target: Any = call.node.target
-    return target(*(call[name] for name in call.cells))
+    given = [call[name] for name in call.cells]
+    of_tensors = _OF_TENSORS.get(call.name) if any(map(is_operand, given)) else None
+    return (of_tensors or target)(*given)
+
+
+def _to(dtype: str, x: Any) -> Any:
+    return ops.cast(x, dtype)
+
+
+#: What stands for functions of numbers where one of these is a tensor without axes.
+_OF_TENSORS: dict[str, Callable[..., Any]] = {
+    "sym_not": ops.logical_not,
+    "sym_float": partial(_to, "float64"),
+    "sym_int": partial(_to, "int64"),
+    "sym_max": ops.maximum,
+    "sym_min": ops.minimum,
+    "sym_ite": ops.where,
+    "_sym_sqrt": ops.sqrt,
+}

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 from weakref import ref
 
 import numpy as np
 import torch
 
+from lamina.convert.torch.deciding import OtherPath, Path, Rehearsal, is_prefix
 from lamina.convert.torch.decoding import DecodingCache, continued, empty_cache, encoded, has_encoder
-from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
+from lamina.convert.torch.exporting import (
+    EXPORTING,
+    DecidedError,
+    DecidingCall,
+    ExportedGraph,
+    GraphResults,
+    Inputs,
+    export,
+)
 from lamina.convert.torch.following import FollowingParameter
 from lamina.convert.torch.known_numbers import Values
 from lamina.convert.torch.memory import real_form
-from lamina.convert.torch.node import TorchConversionError
+from lamina.convert.torch.node import TorchConversionError, known
 from lamina.convert.torch.norm import synchronized
 from lamina.convert.torch.objects import assign
 from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings, tied
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
+from lamina.graph.ir.call_numbers import known_now, warn_of_many
 from lamina.nn import Module, Parameter
 from lamina.nn.hooks import Hook, HookHandle
-from lamina.nn.parameter import settings_changed, write
+from lamina.nn.parameter import read, settings_changed, write
+from lamina.nn.random import default_generator
 from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.runtime import Device
 from lamina.runtime.ranks import current_world
@@ -156,9 +168,7 @@ class ConvertedModule(ConvertedPart):
         """
         inputs, tensors = Inputs.of(args, kwargs)
         operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
-        graph = self.graph(inputs, operands)
-        with synchronized(self.process_group):
-            found = graph(_State(self), operands)
+        found = self._results(inputs, operands)
         _require_apart(operands, found.inputs)
         for name, value in found.state.items():
             path, _, own = name.rpartition(".")
@@ -211,6 +221,36 @@ class ConvertedModule(ConvertedPart):
         """
         return continued(self, input_ids, cache, position, attention_mask, encoded)
 
+    def _results(self, inputs: Inputs, operands: list[Any]) -> GraphResults:
+        """What the graph of the path that these operands take gives: that of the last call, and others from the first
+        number that is another on."""
+        graph = self.graph(inputs, operands)
+        drawn = _GeneratorBefore() if graph.draws else None
+        path: Path = ()
+        while True:
+            try:
+                with synchronized(self.process_group):
+                    found = graph(_State(self), operands)
+            except OtherPath as other:
+                if len(other.path) <= len(path):
+                    raise TorchConversionError(
+                        f"{self.source_class}: decides in Python by numbers that differ whenever they are computed"
+                    ) from None
+                path = other.path
+                if drawn is not None:
+                    drawn.restore()
+                graph = self.graph(inputs, operands, path)
+                drawn = drawn or (_GeneratorBefore() if graph.draws else None)
+                continue
+            if path:
+                self._use_first(graph)
+            return found
+
+    def _use_first(self, graph: ExportedGraph) -> None:
+        """Try a graph before all others of its kind in the next call."""
+        with EXPORTING:
+            self._graphs = sorted(self._graphs, key=lambda kept: kept[-1] is graph)
+
     def synchronize_batch_norms(self, process_group: Group | None) -> None:
         """Use batch statistics of the group's ranks from now on; None is all ranks.
 
@@ -244,8 +284,11 @@ class ConvertedModule(ConvertedPart):
         with EXPORTING:  # another thread's export replaces parameters for its time
             return self._parts.exchanged()
 
-    def graph(self, inputs: Inputs, operands: list[Any]) -> ExportedGraph:
-        """The graph for the current mode, the source's current attributes, and such inputs."""
+    def graph(self, inputs: Inputs, operands: list[Any], path: Path = ()) -> ExportedGraph:
+        """The graph for the current mode, the source's current attributes, and such inputs.
+
+        path: the first of the numbers by which the code decides in this call.
+        """
         if (name := self._exchanged_part()) is not None:
             raise TorchConversionError(
                 f"from_torch: the part {name!r} of {self.source_class} is another one than when it was converted, "
@@ -258,13 +301,38 @@ class ConvertedModule(ConvertedPart):
         modes = tuple(part.training for part in self.modules())
         dtypes = tuple(_as_in(self.source, x.dtype) for x in operands)
         shapes = [tuple(x.shape) for x in operands]
-        found = self._known(modes, dtypes, settings, inputs, shapes)
+        kind = modes, dtypes, settings, inputs, shapes
+        found = self._known(*kind, path)
         if found is None:
             with EXPORTING:
-                found = self._known(modes, dtypes, settings, inputs, shapes)
+                found = self._known(*kind, path)
                 if found is None:
-                    found = self._new(modes, dtypes, settings, inputs, shapes)
+                    found = self._new(*kind, operands, path)
         return found
+
+    def _rehearsed(self, inputs: Inputs, operands: Sequence[Any], dtypes: DTypes) -> Rehearsal | None:
+        """PyTorch's own run of a call; None where its inputs' numbers are not known."""
+        given = [_numbers_of(x) for x in operands]
+        if any(x is None for x in given):
+            return None
+        tensors = [
+            _beside(torch.from_numpy(np.array(x)).to(getattr(torch, d)), self.source)
+            for x, d in zip(given, dtypes, strict=True)
+        ]
+        with EXPORTING, _modes(self.source, self):
+            return Rehearsal.of(self.source, self._value_now, *inputs.arguments(tensors))
+
+    def _value_now(self, name: str) -> torch.Tensor | None:
+        """A parameter's or buffer's value in this call; None where it is not known, or complex."""
+        source = self._sources(name)
+        found = None if source is None or source.is_complex() else _numbers_of(self._held(name))
+        return None if found is None or source is None else torch.from_numpy(np.array(found)).to(source.dtype)
+
+    def _sources(self, name: str) -> torch.Tensor | None:
+        """The source's parameter or buffer of a dotted name."""
+        path, _, own = name.rpartition(".")
+        part = self.source.get_submodule(path)
+        return {**part._buffers, **part._parameters}[own]
 
     def _require_tied(self) -> None:
         """Raise TorchConversionError where one parameter of the source has become several here: graphs read one."""
@@ -281,11 +349,18 @@ class ConvertedModule(ConvertedPart):
         return Module.__getattr__(self.get_submodule(path), own)
 
     def _known(
-        self, modes: Modes, dtypes: DTypes, settings: SourceSettings, inputs: Inputs, shapes: Sequence[Shape]
+        self,
+        modes: Modes,
+        dtypes: DTypes,
+        settings: SourceSettings,
+        inputs: Inputs,
+        shapes: Sequence[Shape],
+        path: Path,
     ) -> ExportedGraph | None:
-        for own_modes, own_inputs, own_dtypes, own_settings, graph in self._graphs:
+        for own_modes, own_inputs, own_dtypes, own_settings, graph in reversed(self._graphs):
             alike = (own_modes, own_dtypes, own_settings) == (modes, dtypes, settings)
-            if alike and own_inputs == inputs and graph.takes(shapes) and self._has_values(graph.decided):
+            same = alike and own_inputs == inputs and is_prefix(path, graph.path)
+            if same and graph.takes(shapes) and self._has_values(graph.decided):
                 return graph
         return None
 
@@ -300,20 +375,35 @@ class ConvertedModule(ConvertedPart):
     def _value(self, name: str) -> torch.Tensor | None:
         """A buffer's value now, also while a program is traced; None where it is the program's own result."""
         held = self._held(name)
-        if not isinstance(held, Tensor) or self.source.get_buffer(name).is_complex():
+        source = self._sources(name)
+        if not isinstance(held, Tensor) or source is None or source.is_complex():
             return None
-        with recording(None):
-            array = np.array(held.cast(float32).numpy() if held.dtype is bfloat16 else held.numpy())
-        return torch.from_numpy(array).to(self.source.get_buffer(name).dtype)
+        return torch.from_numpy(np.array(_host(held))).to(source.dtype)
 
     def _new(
-        self, modes: Modes, dtypes: DTypes, settings: SourceSettings, inputs: Inputs, shapes: Sequence[Shape]
+        self,
+        modes: Modes,
+        dtypes: DTypes,
+        settings: SourceSettings,
+        inputs: Inputs,
+        shapes: Sequence[Shape],
+        operands: Sequence[Any],
+        path: Path,
     ) -> ExportedGraph:
         samples = [torch.zeros(s, dtype=getattr(torch, d)) for s, d in zip(shapes, dtypes, strict=True)]
+        samples = [_beside(x, self.source) for x in samples]
+        make = partial(exported, self.source, inputs, samples, self.stays, self._value)
+        decides = any(graph.path for *_, graph in self._graphs)
         with _modes(self.source, self):
-            graph = exported(
-                self.source, inputs, [_beside(x, self.source) for x in samples], self.stays, self._value
-            )
+            if decides and (rehearsal := self._rehearsed(inputs, operands, dtypes)) is not None:
+                graph = make(DecidingCall(path, rehearsal))
+            else:
+                try:
+                    graph = make()
+                except DecidedError:
+                    if (rehearsal := self._rehearsed(inputs, operands, dtypes)) is None:
+                        raise
+                    graph = make(DecidingCall(path, rehearsal))
         if unknown := graph.program.unknown():
             raise TorchConversionError(
                 f"{self.source_class}: {len(unknown)} calls have no counterpart:\n  "
@@ -323,6 +413,7 @@ class ConvertedModule(ConvertedPart):
             )  # fmt: skip
         self._mark(graph)
         self._graphs = [*self._graphs[-GRAPHS + 1 :], (modes, inputs, dtypes, settings, graph)]
+        warn_of_many(sum(bool(own.path) for *_, own in self._graphs), f"from_torch: {self.source_class}")
         return graph
 
     def state(self, name: str) -> Any:
@@ -452,14 +543,15 @@ def exported(
     tensors: list[Any],
     stays: tuple[str, ...] = (),
     values: Values | None = None,
+    call: DecidingCall | None = None,
 ) -> ExportedGraph:
     """The graph of a module, with the parts left to PyTorch as single nodes. Raises TorchConversionError if there is
     none.
 
-    values: of the buffers by which its code decides; by default the module's own.
+    values: of the buffers by which its code decides; by default the module's own. call: as in `export`.
     """
     with EXPORTING, standing(module, stays) as calls:
-        graph = export(module, inputs, tensors, values)
+        graph = export(module, inputs, tensors, values, call)
     return mark(graph, calls)
 
 
@@ -480,6 +572,32 @@ def _adopted(p: torch.Tensor, adopted: dict[int, Any], share: bool) -> Any:
 def _plain(x: Any) -> Any:
     """An array with DLPack: PyTorch's tensors without their gradient."""
     return real_form(x.detach()) if isinstance(x, torch.Tensor) else x
+
+
+def _host(x: Tensor) -> np.ndarray[Any, Any]:
+    """A tensor's numbers, those of a half type that NumPy lacks as float32."""
+    with recording(None):
+        found: np.ndarray[Any, Any] = (x.cast(float32) if x.dtype is bfloat16 else x).numpy()
+        return found
+
+
+def _numbers_of(x: Any) -> np.ndarray[Any, Any] | None:
+    """The numbers of an operand in this call; None where there is none, or they are not known."""
+    if isinstance(x, Tensor) and recorder() is None:
+        return _host(x)
+    found = known(x)
+    return known_now(x) if found is None else found
+
+
+class _GeneratorBefore:
+    """The state of the generator from which a graph draws, to be drawn from again by another one."""
+
+    def __init__(self) -> None:
+        self._before = read(default_generator.state).clone()
+
+    def restore(self) -> None:
+        """As it was."""
+        write(default_generator.state, self._before)
 
 
 def _as_in(source: torch.nn.Module, dtype: DType) -> str:

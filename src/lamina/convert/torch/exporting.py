@@ -7,7 +7,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 import torch.export._trace
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_unflatten
 
@@ -26,6 +27,7 @@ from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.capturing import capture
 from lamina.convert.torch.carrying import Carried, Dependent, Seeds
 from lamina.convert.torch.causal import without_numbers
+from lamina.convert.torch.deciding import Compared, Decisions, Path, Rehearsal, called_to_the_end, deciding
 from lamina.convert.torch.free_sizes import FreeSizes
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.known_numbers import KnownNumbers, Values
@@ -105,7 +107,7 @@ class ExportedGraph:
     outputs: the nesting of the results and of the new attributes of the arguments' objects; fixed: those of them
     that are not tensors, by their leaf index.
     sizes: the input sizes for which it holds. decided: the buffers with whose values it was made, and for which it
-    holds.
+    holds. path: the numbers of the call by which its code decides, compared in each call.
     """
 
     program: FxProgram
@@ -114,23 +116,48 @@ class ExportedGraph:
     fixed: Mapping[int, Any]
     sizes: FreeSizes
     decided: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    path: Path = ()
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers, and may find that another graph draws them in its place."""
+        return bool(self.path) and any(map(_is_drawn, self.program.nodes()))
 
     def takes(self, shapes: Sequence[Shape]) -> bool:
         """Whether the graph holds for inputs of these shapes."""
         return self.sizes.hold(shapes)
 
     def __call__(self, state: Mapping[str, Any], tensors: Sequence[Any]) -> GraphResults:
-        """The results as the module nests them, and everything that it wrote."""
-        found = self.program(*(_source(kind, key, state, tensors) for kind, key in self.sources))
+        """The results as the module nests them, and everything that it wrote. Raises OtherPath for a call with other
+        numbers than those of its path."""
+        given = (_source(kind, key, state, tensors) for kind, key in self.sources)
+        found = self.program(*given, compare=Compared(self.path))
         sources = dict(zip(self.program.inputs, self.sources, strict=True))
         new = [(*sources[n], v) for n, v in found.changed.items() if n in sources]
         changed = {key: v for kind, key, v in new if kind == "state"}
         written = {key: v for kind, key, v in new if kind == "input"}
         made = iter(found.outputs)
-        count = len(found.outputs) + len(self.fixed)
+        count = len(found.outputs) - len(self.path) + len(self.fixed)
         leaves = [self.fixed[i] if i in self.fixed else next(made) for i in range(count)]
         results, attributes = unflatten(self.outputs, leaves)
         return GraphResults(results, changed, written, attributes)
+
+
+class DecidedError(TorchConversionError):
+    """A module's code decides by values, for which a graph is made only for a call that has them."""
+
+
+class DecidingCall(NamedTuple):
+    """What a module's code decides by in a call: the numbers that it is known to read first, and PyTorch's own run of
+    it, from which the following ones are guessed."""
+
+    path: Path
+    rehearsal: Rehearsal | None = None
+
+
+def _is_drawn(node: Node) -> bool:
+    """Whether a call draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 class GraphResults(NamedTuple):
@@ -252,9 +279,11 @@ class _Flat(torch.nn.Module):
         strict: bool,
         carried: Carried,
         branches: RaisingBranches,
+        call: DecidingCall | None = None,
     ) -> None:
         super().__init__()
         self.network, self.inputs, self.strict, self.carried = network, inputs, strict, carried
+        self.decisions = None if call is None else Decisions(call.path, call.rehearsal)
         self.branches, self.known = branches, branches.known
         self.nesting = _Nesting()
         self.replaced = Replaced()
@@ -262,7 +291,8 @@ class _Flat(torch.nn.Module):
     def next(self) -> _Flat:
         """The same for the next call, which finds other buffers where forward replaced them."""
         branches = RaisingBranches(KnownNumbers(self.known.values))
-        made = _Flat(self.network, self.inputs, self.strict, self.carried, branches)
+        call = None if self.decisions is None else DecidingCall(tuple(self.decisions.path))
+        made = _Flat(self.network, self.inputs, self.strict, self.carried, branches, call)
         made.replaced = Replaced(self.replaced.shapes)
         return made
 
@@ -278,34 +308,43 @@ class _Flat(torch.nn.Module):
             PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), AskedGradients(),
         )  # fmt: skip
         with ExitStack() as stack:
-            for mode in (made, *modes, self.known.of(self.network), self.branches):  # the last decide first
+            decisions = nullcontext() if self.decisions is None else deciding(self.decisions)
+            known = self.known.of(self.network)
+            for mode in (made, *modes, decisions, known, self.branches):  # the last decide first
                 stack.enter_context(mode)
             own = ObjectAttributes((args, kwargs))
-            found = self.network(*args, **kwargs)
+            found = called_to_the_end(self.network, args, kwargs)
             leaves, structure = flatten((found, own.changed()), open_dataclasses=True, opens=holds_tensors)
             self.carried.look(made)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
             write_assigned(before, self.replaced)
         self.nesting.keep(structure, {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)})
-        return [x for x in leaves if isinstance(x, torch.Tensor)]
+        asked = [] if self.decisions is None else self.decisions.asked
+        return [*(x for x in leaves if isinstance(x, torch.Tensor)), *asked]
 
 
 def export(
-    module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], values: Values | None = None
+    module: torch.nn.Module,
+    inputs: Inputs,
+    tensors: Sequence[torch.Tensor],
+    values: Values | None = None,
+    call: DecidingCall | None = None,
 ) -> ExportedGraph:
     """The graph of a module in its current mode. The first axes of the inputs may have any size, if it allows.
 
-    values: of the buffers by which the module's code decides; by default the module's own.
+    values: of the buffers by which the module's code decides; by default the module's own. call: what it decides by
+    in the call for which the graph is made.
     Warns of state that the module carries from call to call, of random numbers not drawn by PyTorch, of seeds, and
     of checks of values that the graph leaves out.
-    Raises TorchConversionError with torch.export's message.
+    Raises TorchConversionError with torch.export's message: DecidedError if the code may decide by values of a call.
     """
     reads = reads_of(*[part.forward for part in module.modules()])
     carried = Carried(module, reads)
     drawn = SameSurroundings([read for read in reads if isinstance(read.holder, GENERATORS)])
     with exporting(), Seeds() as seeds:
-        graph, branches = _tried(module, inputs, tensors, carried, values or dict(module.named_buffers()).get)
+        given = values or dict(module.named_buffers()).get
+        graph, branches = _tried(module, inputs, tensors, carried, given, call)
     carried.warn()
     branches.warn()
     seeds.warn(type(module))
@@ -314,32 +353,43 @@ def export(
 
 
 def _tried(
-    module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], carried: Carried, values: Values
+    module: torch.nn.Module,
+    inputs: Inputs,
+    tensors: Sequence[torch.Tensor],
+    carried: Carried,
+    values: Values,
+    call: DecidingCall | None,
 ) -> tuple[ExportedGraph, RaisingBranches]:
     """The graph by the first method that succeeds, and branches that it leaves out."""
     said: list[str] = []
     by_dynamo = all(
         map(is_dataclass, objects(inputs.arguments(tensors)))
     )  # others' new attributes it does not give
+    by_dynamo = by_dynamo and call is None  # which lets nothing be decided
+    lacks = False
     for strict, dynamic in ((False, True), (False, False), *([(True, False)] if by_dynamo else [])):
         branches = RaisingBranches(KnownNumbers(values))
         try:
             with levels_kept():
-                return _exported(_Flat(module, inputs, strict, carried, branches), tensors, dynamic), branches
+                flat = _Flat(module, inputs, strict, carried, branches, call)
+                return _exported(flat, tensors, dynamic), branches
         except AskedGradientError as error:
             raise TorchConversionError(f"{type(module).__name__}: {error}{_place(error)}") from None
         except Exception as error:  # whatever the module's own code or the exporter raises
             said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
+            lacks = lacks or branches.known.lacks or isinstance(error, GuardOnDataDependentSymNode)
     if by_dynamo:
         try:
             branches = RaisingBranches(KnownNumbers(values))
             return _captured(_Flat(module, inputs, True, carried, branches), tensors), branches
         except Exception as error:  # whatever the module's own code or Dynamo raises
             said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
-    raise TorchConversionError(
+    kind = DecidedError if lacks else TorchConversionError
+    raise kind(
         f"{type(module).__name__}: torch.export makes no graph of it:\n  " + "\n  ".join(said) + "\n"
-        "What is decided in Python by values of tensors (whether to drop a layer) has none: switch that off, or let "
-        'torch.compile(module, backend="lamina") run the module in parts.'
+        "What is decided in Python by values of tensors (whether to drop a layer) has none where no call gives these "
+        '(a Predictor, an export): switch that off, or let torch.compile(module, backend="lamina") run the module in '
+        "parts."
     )
 
 
@@ -406,10 +456,16 @@ def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> Ex
     structure, fixed = flat.nesting.structure, flat.nesting.fixed
     if any(s.kind is not OutputKind.USER_OUTPUT for s in made.graph_signature.output_specs):
         raise TorchConversionError("the graph gives other results than the module's")
+    path: Path = ()
+    if flat.decisions is not None:
+        path = tuple(flat.decisions.path)
+        asked = len(flat.decisions.asked)
+        output = next(n for n in made.graph_module.graph.nodes if n.op == "output")
+        flat.decisions.mark(output.args[0][len(output.args[0]) - asked :])
     given = [tuple(x.shape) for x in tensors]
     sizes = FreeSizes.of(shapes, made.range_constraints, given, list(fixed.values()))
     program = FxProgram(made.graph_module)
-    return ExportedGraph(program, tuple(sources), structure, _numbers(fixed), sizes, decided)
+    return ExportedGraph(program, tuple(sources), structure, _numbers(fixed), sizes, decided, path)
 
 
 def _captured(flat: _Flat, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
@@ -491,6 +547,10 @@ def exporting() -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(checked)
 
 
+#: The exporter's, in which it tells what it could not do.
+_LOGS = ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
+
+
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Without fused inference kernels, which only this path would call, without the exporter's output (warnings, and
@@ -498,8 +558,10 @@ def _quietly() -> Iterator[None]:
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    silent, log.disabled = log.disabled, True
+    logs = [logging.getLogger(f"torch.{name}") for name in _LOGS]
+    silent = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     printing = vars(torch.export._trace)
     printing["print"] = lambda *texts, **options: None
     try:
@@ -511,7 +573,8 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         del printing["print"]
-        log.disabled = silent
+        for log, before in zip(logs, silent, strict=True):
+            log.disabled = before
         torch.backends.mha.set_fastpath_enabled(fast)
 
 

@@ -20,6 +20,7 @@ from lamina.convert.torch.asked_gradients import as_variable, variables_of
 from lamina.convert.torch.autocast import Autocast, in_one_type
 from lamina.convert.torch.cells import Cell, View, past_derivatives
 from lamina.convert.torch.complexes import ComplexCell, called, involved, is_complex, knows
+from lamina.convert.torch.deciding import place_in_path
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import (
     ALIASES,
@@ -97,6 +98,8 @@ class FxProgram:
                 if n.op == "get_attr" and isinstance(_attribute(graph_module, str(n.target)), torch.Tensor)
             )
         )
+        #: The nodes with numbers by which the code decided, and their place in the order.
+        self.reads = {n: i for n in self._nodes if (i := place_in_path(n)) is not None}
         #: The nodes with respect to which the graph itself asks for gradients.
         self.variables = variables_of(self._nodes)
         self._programs = {
@@ -116,9 +119,15 @@ class FxProgram:
         own = [n for n in self._nodes if n.op.startswith("call")]
         return own + [n for program in self._programs.values() for n in program.nodes()]
 
-    def __call__(self, *values: Any, attributes: Mapping[str, Any] | None = None) -> FxResult:
+    def __call__(
+        self,
+        *values: Any,
+        attributes: Mapping[str, Any] | None = None,
+        compare: Callable[[int, Any], None] | None = None,
+    ) -> FxResult:
         """Run the nodes. values: for the placeholders, in order. attributes: operands for the module's tensors by
-        their dotted name; missing ones are the module's own, whose memory is shared.
+        their dotted name; missing ones are the module's own, whose memory is shared. compare: gets the numbers by
+        which the code decided, each with its place in the order, as soon as they are there.
 
         Raises TorchConversionError for the first unsupported node, and the errors of ops for their operands.
         """
@@ -126,7 +135,7 @@ class FxProgram:
             raise TorchConversionError(
                 f"the graph has the inputs {list(self.inputs)}, got {len(values)} values"
             )
-        run = _Run(self, attributes or {})
+        run = _Run(self, attributes or {}, compare=compare)
         if not self.differentiates():
             return run(values)
         return tensors(on_tape(lambda: run(values), values, run.attributes))  # type: ignore[no-any-return]
@@ -229,9 +238,15 @@ def _place(devices: Iterable[Device]) -> Device | None:
 class _Run:
     """One run of a program: the result of each node, and the modes that nodes switch."""
 
-    def __init__(self, program: FxProgram, attributes: Mapping[str, Any], outer: _Run | None = None) -> None:
+    def __init__(
+        self,
+        program: FxProgram,
+        attributes: Mapping[str, Any],
+        outer: _Run | None = None,
+        compare: Callable[[int, Any], None] | None = None,
+    ) -> None:
         self.program, self.attributes = program, attributes
-        self.outer = outer
+        self.outer, self.compare = outer, compare
         self.values: dict[Node, Any] = {}
         self.held: dict[str, Cell] = {}
         self.device: Device | None = outer.device if outer else None
@@ -259,6 +274,8 @@ class _Run:
             else:
                 self.values[node] = found = self._step(node)
                 self.selects |= isinstance(found, Selection)
+            if self.compare is not None and node in self.program.reads:
+                self.compare(self.program.reads[node], read(self.values[node]))
             if node in self.program.variables:
                 base = node.args[0] if node.args else None
                 self.values[node] = as_variable(

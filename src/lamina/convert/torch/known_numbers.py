@@ -37,7 +37,7 @@ MOST_OF_BUFFER = 64
 #: The value of a buffer by its dotted name; None where it has none now.
 Values = Callable[[str], torch.Tensor | None]
 #: Functions whose results are Python's numbers.
-_READS = (
+READS = (
     torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__,
     torch.Tensor.__index__, torch.Tensor.__complex__, torch.Tensor.numpy, torch.Tensor.__array__, torch.equal,
     torch.Tensor.equal, torch.allclose, torch.Tensor.allclose, torch.is_nonzero, torch.Tensor.is_nonzero,
@@ -60,7 +60,7 @@ class _Numbers(NamedTuple):
 class KnownNumbers(TorchFunctionMode):
     """Within the block Python may read the numbers of tensors that are computed of constants and small buffers alone.
 
-    decided: the buffers whose numbers were read, by name, with their values.
+    decided: the buffers whose numbers were read, by name, with their values. lacks: whether others were asked for.
     """
 
     def __init__(self, values: Values) -> None:
@@ -69,6 +69,7 @@ class KnownNumbers(TorchFunctionMode):
         self._state: dict[str, torch.Tensor] = {}
         self._kept: Any = WeakIdKeyDictionary()
         self.decided: dict[str, torch.Tensor] = {}
+        self.lacks = False
 
     def of(self, network: torch.nn.Module) -> KnownNumbers:
         """Itself, for the buffers that a network has while it is traced."""
@@ -94,13 +95,14 @@ class KnownNumbers(TorchFunctionMode):
         given = {id(x): x for x in leaves if isinstance(x, torch.Tensor)}
         known = {i: n for i, x in given.items() if (n := self._known(x)) is not None}
         if len(known) < len(given) or not all(_is_plain(x) for x in leaves if id(x) not in given):
+            self.lacks |= func in READS
             return func(*args, **kwargs)
         if given and func is torch.Tensor.__iter__ and args[0].ndim:
             return iter(self.__torch_function__(torch.unbind, types, args))
         buffers = frozenset[str]().union(*(n.buffers for n in known.values()))
         numbers = {i: n.numbers for i, n in known.items()}
         known_args, known_kwargs = tree_map(lambda x: numbers.get(id(x), x), (tuple(args), dict(kwargs)))
-        if given and func in _READS:
+        if given and func in READS:
             with _computing():
                 found = func(*known_args, **known_kwargs)
             self.decided |= {name: self._state[name] for name in buffers}

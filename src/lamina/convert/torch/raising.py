@@ -47,7 +47,7 @@ class RaisingBranches(TorchFunctionMode):
     ) -> Any:
         """The function, or the truth of a tensor."""
         decides = (func in _DECIDING or func in _NUMBERS) and bool(args) and self._is_open(args[0])
-        frame = _own_frame() if decides else None
+        frame = own_frame() if decides else None
         passing = None if frame is None else _decided(frame, func, args[0])
         if frame is None or passing is None:
             return func(*args, **(kwargs or {}))
@@ -116,7 +116,7 @@ class _ConditionPart(NamedTuple):
     compared: frozenset[Span]
 
 
-def _own_frame() -> FrameType | None:
+def own_frame() -> FrameType | None:
     """The innermost frame of a network's code, whether or not it lies in a file."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from copy import copy
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from lamina.graph.ir.graph import Graph, Value, reachable, tensor_of
+from lamina.graph.ir.graph import Graph, Node, Value, reachable, tensor_of
 from lamina.graph.ir.surroundings import users_frame
-from lamina.ops.core import recorder, recording
+from lamina.ops.core import bind, recorder, recording
 from lamina.ops.primitives.shape import cat
 from lamina.spec import DType
+from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, as_tensor
 
 
@@ -28,18 +31,35 @@ class CallNumbers:
         self.given: Mapping[Value, Any] = {}
         self.closure = closure
         self.asked: dict[Value, np.ndarray[Any, Any]] = {}
+        self._computed: dict[Value, Tensor] = {}
 
-    def of(self, value: Value) -> Tensor | None:
-        """The numbers of a value in this call; None if it depends on others than those of arguments and closure."""
-        inputs = inputs_of(value)
-        tensors = {**self.closure(), **self.given}
-        if not self.given or any(v not in tensors for v in inputs):
-            return None
+    def of(self, value: Value, asks: bool = True) -> Tensor | None:
+        """The numbers of a value in this call; None if it depends on others than those of arguments and closure.
+
+        asks: whether the record depends on them.
+        """
         with recording(None):
-            operands = [as_tensor(tensors[v]).to(value.device) for v in inputs]
-            found: Tensor = Graph(inputs, [value])(*operands)[0]
-            self.asked[value] = np.array(found.numpy())
+            found = self._now(value)
+            if found is not None and asks:
+                self.asked[value] = np.array(found.numpy())
         return found
+
+    def _now(self, value: Value) -> Tensor | None:
+        """A value computed from what earlier ones were computed of, which is kept: code may ask in every step."""
+        known = self._computed
+        nodes = _not_yet([value], known)
+        inputs = {v for v in (value, *(v for node in nodes for v in node.inputs)) if v.node is None}
+        tensors = {**self.closure(), **self.given}
+        if not self.given or any(v not in tensors and tensor_of(v) is None for v in inputs):
+            return None
+        for v in inputs - known.keys():
+            held = tensors[v] if v in tensors else tensor_of(v)
+            # A twin on the same memory: the record drops tensors of the function to which nothing else refers.
+            known[v] = copy(as_tensor(held).to(value.device))
+        for node in nodes:
+            with use_policy(node.policy):
+                known |= zip(node.outputs, bind(node.op, *(known[v] for v in node.inputs)), strict=True)
+        return known[value]
 
 
 def numbers_now(value: Any) -> np.ndarray[Any, Any] | None:
@@ -49,6 +69,26 @@ def numbers_now(value: Any) -> np.ndarray[Any, Any] | None:
     found: Any = None if by is None else by.numbers_now(value)
     with recording(None):
         return found.numpy() if isinstance(found, Tensor) else None
+
+
+def known_now(value: Any) -> np.ndarray[Any, Any] | None:
+    """As `numbers_now`, for a look at them on which the record does not depend."""
+    by = recorder()
+    found: Any = None if by is None else by.numbers_now(value, asks=False)
+    with recording(None):
+        return found.numpy() if isinstance(found, Tensor) else None
+
+
+def _not_yet(values: Iterable[Value], known: Container[Value]) -> list[Node]:
+    """The nodes that values depend on, before known ones, in the order of recording."""
+    found: set[Node] = set()
+    stack = [v for v in values if v not in known]
+    while stack:
+        node = stack.pop().node
+        if node is not None and node not in found:
+            found.add(node)
+            stack += [v for v in node.inputs if v not in known]
+    return sorted(found, key=attrgetter("serial"))
 
 
 def _by_dtype(

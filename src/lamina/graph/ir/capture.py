@@ -116,9 +116,9 @@ class Capture:
             self._settled.add(id(made))
         return made
 
-    def numbers_now(self, x: Operand) -> Operand | None:
-        """The numbers of a value in the call that is recorded, on which the record then depends."""
-        return self.numbers.of(self.read(x))
+    def numbers_now(self, x: Operand, asks: bool = True) -> Operand | None:
+        """The numbers of a value in the call that is recorded, on which the record then depends, if it asks."""
+        return self.numbers.of(self.read(x), asks)
 
     def standing_for(self) -> dict[Value, Tensor]:
         """The tensors that the function closes over, by the value that stands for each."""

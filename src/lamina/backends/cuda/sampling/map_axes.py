@@ -44,7 +44,8 @@ _MOST_TAPS = 20
 #: Rows of other planes that a thread computes with the same weights, if there are enough threads.
 _EACH, _THREADS = 4, 1 << 16
 #: Adjacent rows of the last axis that a thread computes where these are adjacent in memory and read few elements,
-#: which they share (images made twice as large take 44 µs for 67, nearest, and 105 for 133, linear; cubic 253 for 156).
+#: which they share: images made twice as large take 44 µs for 67 (nearest), and 105 for 133 (linear), but 253 for 156
+#: (cubic).
 _ROWS, _FEW_TAPS = 4, 2
 
 
