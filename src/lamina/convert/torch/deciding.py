@@ -293,7 +293,7 @@ def _numbers(value: Any) -> np.ndarray[Any, Any]:
     if found is None:
         raise CallNeeded(
             "forward decides in Python by values of tensors, which are not known where a graph is recorded for no "
-            "call (an export): lamina.jit, Predictor and train_step compile a program for each path"
+            "call (an export, a Predictor): lamina.jit and train_step compile a program for each path"
         )
     return np.array(found)
 
