@@ -1,4 +1,4 @@
-"""PyTorch's networks on a GPU: each by itself, compiled, served and trained, beside PyTorch on the CPU."""
+"""PyTorch's networks on each device: by themselves, compiled, served and trained, beside PyTorch on the CPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from lamina import convert, ops, optim
 
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
-pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.feature("F099")]
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
 
-GPU = "cuda:0"
+
+@pytest.fixture(params=["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 class Body(nn.Module):
@@ -214,17 +217,17 @@ def close(found: Any, wanted: Any, most: float = 2e-5) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_are_torchs(name: str) -> None:
-    """Their own weights on the CPU and on the GPU; by themselves, compiled and served, in two batch sizes."""
+def test_networks_are_torchs(name: str, device: str) -> None:
+    """Their own weights on the CPU and on the device; by themselves, compiled and served, in two batch sizes."""
     make, shape = NETWORKS[name]
     torch.manual_seed(0)
     net = make().eval()
-    for there in (net, make().eval().cuda()):
+    for there in (net, make().eval().to(device)):
         there.load_state_dict(net.state_dict())
-        found = convert.from_torch(there, share=False).to(GPU)
+        found = convert.from_torch(there, share=False).to(device)
         ways = [found, lm.jit(found)]
         if name != "counted":  # which keeps state from call to call
-            ways.append(lm.infer.Predictor(found, device=GPU))
+            ways.append(lm.infer.Predictor(found, device=device))
         for size in (shape[0], shape[0] + 2):
             x = given((size, *shape[1:])) if shape != WORDS else given(WORDS, size)
             for way in ways:
@@ -232,17 +235,17 @@ def test_networks_are_torchs(name: str) -> None:
                 own.load_state_dict(net.state_dict())
                 if name == "counted":
                     found.load_state_dict(net.state_dict())
-                close(way(lm.tensor(x.numpy(), device=GPU)), own(x.clone()))
+                close(way(lm.tensor(x.numpy(), device=device)), own(x.clone()))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_train_as_torchs(name: str) -> None:
+def test_networks_train_as_torchs(name: str, device: str) -> None:
     make, shape = NETWORKS[name]
     torch.manual_seed(0)
     net = make().train()
     found = convert.from_torch(net, share=False)
     rule = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    step = lm.train_step(found, lambda y, _: (y * y).mean(), optim.SGD(lr=0.05, momentum=0.9), device=GPU)
+    step = lm.train_step(found, lambda y, _: (y * y).mean(), optim.SGD(lr=0.05, momentum=0.9), device=device)
     for seed in range(4):
         x = given(shape, seed)
         rule.zero_grad()
@@ -254,30 +257,30 @@ def test_networks_train_as_torchs(name: str) -> None:
         close(parameter, own, 1e-3)
 
 
-def test_sizes_by_values() -> None:
-    """Groups and masks: a program for each number, told apart on the GPU."""
+def test_sizes_by_values(device: str) -> None:
+    """Groups and masks: a program for each number, told apart on the device."""
     torch.manual_seed(0)
     pools, selects = Body(pooled, a=nn.Linear(6, 7)), Body(selected, a=nn.Linear(6, 7))
-    there = [convert.from_torch(m, share=False).to(GPU) for m in (pools, selects)]
+    there = [convert.from_torch(m, share=False).to(device) for m in (pools, selects)]
     compiled = [lm.jit(net) for net in there]
     for size in (6, 4, 6, 9):
         x, batch = torch.randn(20, 6), torch.arange(20) // size
-        rows, groups = (lm.tensor(a.numpy(), device=GPU) for a in (x, batch))
+        rows, groups = (lm.tensor(a.numpy(), device=device) for a in (x, batch))
         for pool, select in (there, compiled):
             close(pool(rows, groups), pools(x, batch))
             close(select(rows), selects(x))
 
 
-def test_parts_that_stay_in_pytorch() -> None:
-    """Their code reads values on the GPU, in the graph that is made, too."""
+def test_parts_that_stay_in_pytorch(device: str) -> None:
+    """Their code reads values on the device, in the graph that is made, too."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(5, 6), Reads(), nn.ReLU(), nn.Linear(6, 3)).cuda()
+    net = nn.Sequential(nn.Linear(5, 6), Reads(), nn.ReLU(), nn.Linear(6, 3)).to(device)
     found = convert.from_torch(
-        net, torch.randn(4, 5, device="cuda"), exclude=lambda m: isinstance(m, Reads), share=False
+        net, torch.randn(4, 5, device=device), exclude=lambda m: isinstance(m, Reads), share=False
     )
     compiled = lm.jit(found)
     for _ in range(4):
-        x = torch.randn(4, 5, device="cuda")
+        x = torch.randn(4, 5, device=device)
         for way in (found, compiled):
             close(way(lm.tensor(x)), net(x))
 
@@ -294,7 +297,7 @@ class Rounded(torch.autograd.Function):
         return grads[0] * 2
 
 
-def test_parts_that_stay_in_pytorch_train() -> None:
+def test_parts_that_stay_in_pytorch_train(device: str) -> None:
     """Excluded modules and functions with a gradient of their own, between CUDA graphs from the second step on."""
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -303,13 +306,13 @@ def test_parts_that_stay_in_pytorch_train() -> None:
         Reads(),
         nn.BatchNorm1d(6),
         nn.Linear(6, 3),
-    ).cuda()
+    ).to(device)
     found = convert.from_torch(net, exclude=lambda m: isinstance(m, Reads), share=False)
     rule = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    step = lm.train_step(found, ops.cross_entropy, optim.SGD(lr=0.05, momentum=0.9), device=GPU)
+    step = lm.train_step(found, ops.cross_entropy, optim.SGD(lr=0.05, momentum=0.9), device=device)
     for seed in range(6):
         torch.manual_seed(seed)
-        x, labels = torch.randn(8, 5, device="cuda"), torch.randint(0, 3, (8,), device="cuda")
+        x, labels = torch.randn(8, 5, device=device), torch.randint(0, 3, (8,), device=device)
         rule.zero_grad()
         loss = F.cross_entropy(net(x), labels)
         loss.backward()
@@ -319,8 +322,8 @@ def test_parts_that_stay_in_pytorch_train() -> None:
         close(parameter, own, 1e-4)
 
 
-def test_a_loss_with_parameters() -> None:
-    def losses(device: str) -> Any:
+def test_a_loss_with_parameters(device: str) -> None:
+    def losses(place: str) -> Any:
         rng = np.random.default_rng(3)
         net, weights = lm.nn.Linear(8, 4), lm.nn.Parameter(lm.zeros(2))
         net.weight.data.copy_(lm.tensor(rng.standard_normal((4, 8)).astype(np.float32) * 0.3))
@@ -331,10 +334,10 @@ def test_a_loss_with_parameters() -> None:
             cost = ops.cross_entropy(y[keep], labels[keep])
             return cost * (-weights[0]).exp() + (y * y).mean() * (-weights[1]).exp() + weights.sum()
 
-        step = lm.train_step(net, loss, optim.Adam([*net.parameters(), weights], lr=0.05), device=device)
+        step = lm.train_step(net, loss, optim.Adam([*net.parameters(), weights], lr=0.05), device=place)
         batches = [
             (rng.standard_normal((12, 8)).astype(np.float32), rng.integers(-1, 4, 12)) for _ in range(6)
         ]
         return [float(step(*batch)) for batch in batches] + weights.detach().numpy().tolist()
 
-    assert losses(GPU) == pytest.approx(losses("cpu"), rel=1e-5)
+    assert losses(device) == pytest.approx(losses("cpu"), rel=1e-5)
