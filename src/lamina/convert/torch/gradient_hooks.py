@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import _SingleLevelFunction
 from torch.fx import Node
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from lamina.convert.torch.node import TorchConversionError
+from lamina.convert.torch.stand_ins import StandIn, is_valueless
 from lamina.convert.torch.targets import name_of
 
 #: From the gradients of results to those of arguments; None where there are none.
@@ -135,7 +135,7 @@ def gradient_hooks(stand: Stand) -> Iterator[None]:
 
 
 def _at_inputs(held: Any, stand: Stand, own: Any, args: tuple[Any, ...]) -> Any:
-    if not any(isinstance(x, FakeTensor) for x in args):
+    if not any(map(is_valueless, args)):
         return own(held, args)
     for hook in (*held.user_hooks, *held.user_pre_hooks):
         _check(hook)
@@ -175,7 +175,7 @@ def _floats(values: Sequence[Any]) -> list[int]:
 
 def _registered(x: Any, stand: Stand, own: Any, hook: Callable[..., Any]) -> Any:
     """Adds the call that represents a tensor's hook: `placed` routes all readers of the tensor through it."""
-    if not isinstance(x, FakeTensor) or not x.requires_grad:
+    if not is_valueless(x) or not x.requires_grad:
         return own(x, hook)
     if x.is_leaf:
         raise TorchConversionError(
@@ -183,7 +183,9 @@ def _registered(x: Any, stand: Stand, own: Any, hook: Callable[..., Any]) -> Any
             "register it once, outside of forward"
         )
     _check(hook)
-    stand(TENSOR, through([hook]), [x])
+    (made,) = stand(TENSOR, through([hook]), [x])
+    if isinstance(x, StandIn):
+        x.cell.rename(lambda _: made.cell.read())
     return RemovableHandle(OrderedDict())
 
 
@@ -217,7 +219,7 @@ def _from(node: Node) -> Iterator[Node]:
 
 def _check(hook: Callable[..., Any]) -> None:
     """Refuse a hook that holds tensors whose values exist only in the graph."""
-    if any(isinstance(x, FakeTensor) for x in _held(hook)):
+    if any(map(is_valueless, _held(hook))):
         raise TorchConversionError(
             f"the hook {getattr(hook, '__qualname__', hook)} reads tensors of the forward pass, which have no "
             "numbers while a graph is made: write it as a torch.autograd.Function that saves them, or compile the "

@@ -135,7 +135,7 @@ class FxProgram:
             raise TorchConversionError(
                 f"the graph has the inputs {list(self.inputs)}, got {len(values)} values"
             )
-        run = _Run(self, attributes or {}, compare=compare)
+        run = FxRun(self, attributes or {}, compare=compare)
         if not self.differentiates():
             return run(values)
         return tensors(on_tape(lambda: run(values), values, run.attributes))  # type: ignore[no-any-return]
@@ -235,14 +235,14 @@ def _place(devices: Iterable[Device]) -> Device | None:
     return next((d for d in found if d.kind != "cpu"), next(iter(found), None))
 
 
-class _Run:
+class FxRun:
     """One run of a program: the result of each node, and the modes that nodes switch."""
 
     def __init__(
         self,
         program: FxProgram,
         attributes: Mapping[str, Any],
-        outer: _Run | None = None,
+        outer: FxRun | None = None,
         compare: Callable[[int, Any], None] | None = None,
     ) -> None:
         self.program, self.attributes = program, attributes
@@ -272,7 +272,7 @@ class _Run:
                 if self.selects:
                     outputs = taken(outputs)
             else:
-                self.values[node] = found = self._step(node)
+                self.values[node] = found = self.step(node)
                 self.selects |= isinstance(found, Selection)
             if self.compare is not None and node in self.program.reads:
                 self.compare(self.program.reads[node], read(self.values[node]))
@@ -285,7 +285,8 @@ class _Run:
         changed |= {n: c.read() for n, c in self.held.items() if c.version}
         return FxResult(outputs if self.outer else read(outputs), changed)
 
-    def _step(self, node: Node) -> Any:
+    def step(self, node: Node) -> Any:
+        """The result of one node, whose arguments have theirs in `values`: tensors in cells."""
         if node.op == "get_attr":
             value = self._attribute(str(node.target))
             return ComplexCell.of(value) if isinstance(value, Cell) and is_complex(node) else value
@@ -373,7 +374,7 @@ class _Run:
         return found
 
     def _inner(self, program: FxProgram, args: Sequence[Any], **modes: Any) -> Any:
-        run = _Run(program, self.attributes, self)
+        run = FxRun(program, self.attributes, self)
         for name, mode in modes.items():
             setattr(run, name, mode)
         return run(args).outputs

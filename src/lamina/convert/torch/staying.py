@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.function import _SingleLevelFunction
 from torch.fx.node import has_side_effect
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,6 +34,7 @@ from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.node import TorchCall, TorchConversionError, converts
 from lamina.convert.torch.report import LeftCalls
 from lamina.convert.torch.samples import samples, unknown_sizes, with_values
+from lamina.convert.torch.stand_ins import is_valueless
 from lamina.ops.core import Array, bind
 from lamina.ops.custom import CustomOp
 from lamina.spec import DTYPES, Spec, as_dtype
@@ -332,9 +333,7 @@ def _applied(calls: list[StayingCall], function: Any, *args: Any) -> Any:
     """
     apply = super(_SingleLevelFunction, function).apply
     leaves = flatten(args, open_dataclasses=True)[0]
-    if not any(
-        isinstance(x, FakeTensor) for x in leaves
-    ):  # another thread's, or within a part left to PyTorch
+    if not any(map(is_valueless, leaves)):  # another thread's, or within a part left to PyTorch
         return apply(*args)
     if function is CheckpointFunction:
         run, _, *inputs = args
@@ -384,6 +383,11 @@ def _stand_in(
     for i, value in zip(call.written, found[count:], strict=True):
         operands[i].copy_(value)
     return call.nested(found[:count])
+
+
+def call_of(number: str) -> StayingCall:
+    """The call that a node represents."""
+    return _CALLS[number]
 
 
 @converts("lamina::torch_module")

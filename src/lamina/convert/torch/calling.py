@@ -1,0 +1,421 @@
+"""A network's own code, run by each call: for what no graph holds.
+
+Python runs `forward` as PyTorch does, with loops and branches by values, with data structures and other libraries in
+between. Its tensors are stand-ins without values. Each call of one of PyTorch's functions is computed here by the op
+that a graph would have for it, and recorded for gradients; what Python reads of a tensor are the numbers computed so
+far. No call is compiled, and each goes through PyTorch's and Lamina's dispatch: a tenth of a millisecond for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import FunctionType, GetSetDescriptorType
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from lamina import ops
+from lamina._tree import flatten, unflatten
+from lamina.convert.torch.asked_gradients import AskedGradients
+from lamina.convert.torch.assigned import Buffers
+from lamina.convert.torch.autocast import Autocast
+from lamina.convert.torch.cells import Cell
+from lamina.convert.torch.complexes import ComplexCell, involved, knows
+from lamina.convert.torch.exporting import EXPORTING, GraphResults, Inputs
+from lamina.convert.torch.interpreter import FxProgram, FxRun, find
+from lamina.convert.torch.known_numbers import READS
+from lamina.convert.torch.memory import real_form, torch_tensor
+from lamina.convert.torch.node import TorchConversionError, dtype_of, known
+from lamina.convert.torch.objects import ObjectAttributes, holds_tensors
+from lamina.convert.torch.raising import own_frame
+from lamina.convert.torch.stand_ins import StandIn, stand_in
+from lamina.convert.torch.staying import call_of, standing
+from lamina.graph.transforms.arguments import tensors
+from lamina.graph.transforms.derivatives import on_tape
+from lamina.ops.core import Operand
+from lamina.runtime import Device
+from lamina.tensors import as_tensor
+
+#: What a function gives on tensors without values, where it needs them.
+_UNKNOWN = object()
+#: Functions for which Python needs numbers.
+_READS = frozenset((*READS, torch.Tensor.__repr__, torch.Tensor.__format__))
+#: Attributes of a stand-in that are those of what it stands for.
+_ATTRIBUTES = frozenset(("device", "is_cuda", "is_cpu", "is_meta", "requires_grad", "is_leaf", "grad_fn", "grad"))
+#: What a function's module has to find out whether modes are to be asked.
+_ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+class _GradientAsked(BaseException):
+    """Ends a run that asks for gradients: it starts anew on a tape. Not for the code's own handlers."""
+
+
+def run_code(
+    module: torch.nn.Module,
+    stays: Sequence[str],
+    inputs: Inputs,
+    state: Mapping[str, Any],
+    operands: Sequence[Any],
+) -> GraphResults:
+    """The results of a module's forward as it nests them, and everything that it wrote.
+
+    stays: the parts that PyTorch computes. state: the operands of parameters and buffers by dotted name.
+    Raises TorchConversionError for a function without a counterpart, and what the module's code raises.
+    """
+
+    def run(on_a_tape: bool) -> GraphResults:
+        return _CodeRun(module, state, operands, on_a_tape)(stays, inputs)
+
+    try:
+        return run(False)
+    except _GradientAsked:
+        return tensors(on_tape(lambda: run(True), operands, dict(state)))  # type: ignore[no-any-return]
+
+
+class _CodeRun(TorchFunctionMode):
+    """One run of a module's code: within it every call of PyTorch's functions is computed by ops."""
+
+    def __init__(
+        self, module: torch.nn.Module, state: Mapping[str, Any], operands: Sequence[Any], on_a_tape: bool
+    ) -> None:
+        super().__init__()
+        self.module, self.state, self.operands, self.on_a_tape = module, state, operands, on_a_tape
+        self._names = {id(x): name for name, x in _held(module)}
+        self._of_torch: dict[int, tuple[torch.Tensor, StandIn]] = {}  # stand-ins for tensors with memory, by id
+        self._run = FxRun(FxProgram(GraphModule({}, FxGraph())), {})
+        self._run.device = next((x.device for x in (*operands, *map(state.get, state)) if x is not None), None)
+
+    def __call__(self, stays: Sequence[str], inputs: Inputs) -> GraphResults:
+        """Run the module for such inputs."""
+        given = [Cell(ops.operand(x)) for x in self.operands]
+        before = [(part._buffers, dict(part._buffers)) for part in self.module.modules()]
+        with EXPORTING, standing(self.module, stays):
+            args, kwargs = inputs.arguments([stand_in(cell) for cell in given])
+            own = ObjectAttributes((args, kwargs))
+            try:
+                with torch.enable_grad(), self:
+                    found = self.module(*args, **kwargs)
+                leaves, structure = flatten((found, own.changed()), open_dataclasses=True, opens=holds_tensors)
+                results, attributes = unflatten(structure, [self._value(x) for x in leaves])
+                assigned = self._assigned(before)
+            finally:
+                for buffers, own_buffers in before:
+                    buffers.update(own_buffers)
+        self._write_constants()
+        written = {i: cell.read() for i, cell in enumerate(given) if cell.version}
+        return GraphResults(results, self._changed() | assigned, written, attributes)
+
+    def _value(self, x: Any) -> Any:
+        """A result: the operand of a tensor."""
+        return self._stand_in(x).cell.read() if isinstance(x, torch.Tensor) else x
+
+    def _changed(self) -> dict[str, Any]:
+        """The new values of parameters and buffers that were written, by dotted name."""
+        held = [(self._names[i], s.cell) for i, (_, s) in self._of_torch.items() if i in self._names]
+        return {name: cell.read() for name, cell in held if cell.version}
+
+    def _assigned(self, before: Buffers) -> dict[str, Any]:
+        """What was put in the place of buffers, by their dotted names."""
+        paths = [path for path, _ in self.module.named_modules()]
+        return {
+            f"{path}.{name}".lstrip("."): self._value(held[name])
+            for path, (held, own) in zip(paths, before, strict=True)
+            for name, buffer in own.items()
+            if buffer is not None and held.get(name) is not buffer and held.get(name) is not None
+        }
+
+    def _write_constants(self) -> None:
+        """Writes to tensors that the code keeps beside its parameters and buffers reach their memory."""
+        for i, (x, stand) in self._of_torch.items():
+            if i not in self._names and stand.cell.version:
+                with torch.no_grad():
+                    x.copy_(_with_numbers(stand))
+
+    # ------------------------------------------------------------------------------------------------------- calls
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, computed by an op; Python's numbers of a tensor; or what follows from shapes alone."""
+        kwargs = dict(kwargs or {})
+        if func in (torch.autograd.grad, torch.Tensor.backward):
+            return self._gradients(func, types, args, kwargs)
+        name, is_set = _attribute_of(func)
+        if name in _ATTRIBUTES:
+            return self._attribute(name, is_set, func, args)
+        args, kwargs = _with_numbers_as_ends(args), kwargs
+        given = {id(x): x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        stands = {i: self._stand_in(x) for i, x in given.items()}
+        if func in _READS:
+            return func(*_mapped(args, stands, _with_numbers), **_mapped(kwargs, stands, _with_numbers))
+        call = _Call(func, args, kwargs, given, stands, name, is_set)
+        node = call.node()
+        if find(node) is None and not (involved(node) and knows(node)):
+            return self._opened(call, node)
+        return self._computed(call, node)
+
+    def _opened(self, call: _Call, node: Node) -> Any:
+        """A function without a counterpart: what it calls, if it is written in Python."""
+        if (inner := _without_asking(call.func)) is not None:
+            with self:
+                return inner(*call.args, **call.kwargs)
+        shown, is_written = call.shown()
+        if shown is not _UNKNOWN and not is_written and not _tensors(shown):
+            return shown
+        if not call.given:
+            return call.func(*call.args, **call.kwargs)
+        raise TorchConversionError(f"{self._run.program._why_not(node)}{_line()}")
+
+    def _computed(self, call: _Call, node: Node) -> Any:
+        shown, is_written = call.shown()
+        if shown is not _UNKNOWN and not is_written and not _tensors(shown):
+            return shown
+        call.show(node, shown)
+        run = self._run
+        run.values = {n: call.stands[i].cell for i, n in call.nodes.items()}
+        run.with_gradient = torch.is_grad_enabled()
+        run.autocast = _autocast_now(run.device)
+        try:
+            found = run.step(node)
+        except Exception as error:
+            error.add_note(f"called{_line()}")
+            raise
+        finally:
+            run.values = {}
+        return call.results(found, shown)
+
+    def _gradients(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """torch.autograd.grad, on a tape. Raises AskedGradientError for `backward()`."""
+        if func is torch.autograd.grad and not self.on_a_tape:
+            raise _GradientAsked
+        with self:
+            return AskedGradients().__torch_function__(func, types, args, kwargs)
+
+    def _attribute(self, name: str, is_set: bool, func: Any, args: Any) -> Any:
+        """An attribute that a tensor without a value has otherwise than what it stands for."""
+        x = args[0]
+        if not isinstance(x, StandIn):
+            return func(*args)
+        if is_set:
+            if name == "requires_grad" and args[1]:
+                self._stand_in(x).meta.requires_grad_()
+            return None
+        value = x.cell.read()
+        differentiated = x.meta.requires_grad or bool(value.dtype.is_float and _is_recorded(value))
+        device = torch.device(str(self._run.device or "cpu"))
+        return {
+            "device": device, "is_cuda": device.type == "cuda", "is_cpu": device.type == "cpu", "is_meta": False,
+            "requires_grad": differentiated, "is_leaf": not differentiated, "grad_fn": None, "grad": None,
+        }[name]  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------ tensors
+    def _stand_in(self, x: torch.Tensor) -> StandIn:
+        """What stands for a tensor: itself, or that of a parameter, a buffer or another tensor that has memory."""
+        if isinstance(x, StandIn):
+            return x
+        if id(x) not in self._of_torch:
+            self._of_torch[id(x)] = x, stand_in(self._cell(x))
+        return self._of_torch[id(x)][1]
+
+    def _cell(self, x: torch.Tensor) -> Cell:
+        if (name := self._names.get(id(x))) is not None:
+            cell = Cell(ops.operand(self.state[name]))
+        else:
+            if x.device.type == "meta" or x.layout is not torch.strided:
+                raise TorchConversionError(
+                    f"a tensor {tuple(x.shape)} of layout {x.layout} on {x.device}, made by what is no function of "
+                    f"PyTorch's{_line()}: the network's code runs call by call, on dense tensors"
+                )
+            found = as_tensor(real_form(x.detach()))
+            cell = Cell(found if self._run.device is None else found.to(self._run.device))
+        return ComplexCell.of(cell) if x.is_complex() else cell
+
+
+class _Call:
+    """A call of one of PyTorch's functions.
+
+    given: the tensors among its arguments, by id; stands: what stands for each; nodes: its place in the node.
+    """
+
+    def __init__(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+        given: dict[int, torch.Tensor],
+        stands: dict[int, StandIn],
+        name: str,
+        is_set: bool,
+    ) -> None:
+        self.func, self.args, self.kwargs, self.given, self.stands = func, args, kwargs, given, stands
+        self.name, self.is_set = name, is_set
+        self.nodes: dict[int, Node] = {}
+
+    def node(self) -> Node:
+        """The call as a node of a graph."""
+        graph = FxGraph()
+        for i, stand in self.stands.items():
+            self.nodes[i] = graph.placeholder(f"x{len(self.nodes)}")
+            self.nodes[i].meta["val"] = stand.meta
+        args, kwargs = _mapped(self.args, self.nodes), _mapped(self.kwargs, self.nodes)
+        if self.name:
+            return graph.call_function(setattr if self.is_set else getattr, (args[0], self.name, *args[1:]))
+        if _is_method(self.func):
+            return graph.call_method(self.func.__name__, tuple(args), kwargs)
+        return graph.call_function(self.func, tuple(args), kwargs)
+
+    def shown(self) -> tuple[Any, bool]:
+        """What the function gives on tensors without values, and whether it writes one."""
+        args, kwargs = (_on_meta(_mapped(x, self.stands, _meta)) for x in (self.args, self.kwargs))
+        metas = [stand.meta for stand in self.stands.values()]
+        versions = [x._version for x in metas]
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            try:
+                if self.func is torch.ops.lamina.torch_module:
+                    return _of_fakes(self.func, args), False
+                found = self.func(*args, **kwargs)
+            except Exception:  # whatever is not defined without values, or for these arguments: the op tells
+                return _UNKNOWN, False
+        return found, versions != [x._version for x in metas]
+
+    def show(self, node: Node, shown: Any) -> None:
+        """Note at the node what it gives."""
+        if shown is not _UNKNOWN:
+            node.meta["val"] = shown
+        if self.func is torch.ops.lamina.torch_module:
+            node.meta["stays"] = call_of(self.args[1])
+
+    def results(self, found: Any, shown: Any) -> Any:
+        """Results in cells as the function gives them, with a stand-in for each."""
+        owners = {id(self.stands[i].cell): x for i, x in self.given.items()}
+        cells = _cells(found)
+        metas = _tensors(shown)
+        if len(metas) != len(cells):
+            return _with_stand_ins(found, lambda cell: owners.get(id(cell)) or stand_in(cell))
+        made = {id(m): owners.get(id(c)) for m, c in zip(metas, cells, strict=True)}
+        for meta, cell in zip(metas, cells, strict=True):
+            if made[id(meta)] is None:
+                made[id(meta)] = stand_in(cell, meta)
+        return tree_map(lambda x: made.get(id(x), x), shown)
+
+
+def _held(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by dotted name."""
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _mapped(given: Any, of: Mapping[int, Any], as_: Callable[[Any], Any] = lambda x: x) -> Any:
+    """Nested arguments with something else for each tensor."""
+    return tree_map(lambda x: as_(of[id(x)]) if isinstance(x, torch.Tensor) else x, given)
+
+
+def _meta(x: StandIn) -> torch.Tensor:
+    return x.meta
+
+
+def _with_numbers(x: StandIn) -> torch.Tensor:
+    """A tensor of PyTorch with the numbers computed so far."""
+    value = x.cell.read()
+    found = known(value)
+    if found is None:
+        raise TorchConversionError(f"{value.spec} has no numbers where a graph is recorded{_line()}")
+    own = torch_tensor(as_tensor(found))
+    return torch.view_as_complex(own) if isinstance(x.cell, ComplexCell) else own
+
+
+def _with_numbers_as_ends(args: Any) -> Any:
+    """Arguments whose slices, in the key of x[key], end at numbers where they end at tensors."""
+    if len(args) < 2:
+        return args
+
+    def ended(entry: Any) -> Any:
+        if not isinstance(entry, slice):
+            return entry
+        ends = (entry.start, entry.stop, entry.step)
+        return slice(*(x.__index__() if isinstance(x, torch.Tensor) else x for x in ends))
+
+    key = args[1]
+    whole = tuple(map(ended, key)) if type(key) is tuple else ended(key)
+    return (args[0], whole, *args[2:])
+
+
+def _on_meta(given: Any) -> Any:
+    """Nested arguments with PyTorch's device "meta" in place of any other."""
+    if isinstance(given, dict):
+        return {k: "meta" if k == "device" and v is not None else _on_meta(v) for k, v in given.items()}
+    return tree_map(lambda x: torch.device("meta") if isinstance(x, torch.device) else x, given)
+
+
+def _of_fakes(func: Any, args: Any) -> Any:
+    """What a call that stays PyTorch's gives: its code may ask tensors for a device."""
+    with FakeTensorMode():
+        found = func([torch.empty(x.shape, dtype=x.dtype) for x in args[0]], args[1])
+    return [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in found]
+
+
+def _tensors(found: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+
+
+def _cells(found: Any) -> list[Cell]:
+    return [x for x in tree_leaves(found) if isinstance(x, Cell)]
+
+
+def _with_stand_ins(found: Any, made: Callable[[Cell], Any]) -> Any:
+    return tree_map(lambda x: made(x) if isinstance(x, Cell) else x, found)
+
+
+def _attribute_of(func: Any) -> tuple[str, bool]:
+    """The name of the attribute that a function reads or sets, and whether it sets it; "" for other functions."""
+    owner = getattr(func, "__self__", None)
+    if isinstance(owner, GetSetDescriptorType | property) and func.__name__ in ("__get__", "__set__"):
+        name = owner.__name__ if isinstance(owner, GetSetDescriptorType) else owner.fget.__name__
+        return name, func.__name__ == "__set__"
+    return "", False
+
+
+@cache
+def _is_method(func: Any) -> bool:
+    """Whether a function is a method of tensors."""
+    return getattr(torch.Tensor, getattr(func, "__name__", ""), None) is func
+
+
+@cache
+def _without_asking(func: Any) -> Callable[..., Any] | None:
+    """A function written in Python that does not ask modes, while what it calls does; None for others."""
+    if not isinstance(func, FunctionType) or not func.__module__.startswith("torch"):
+        return None
+    names = dict.fromkeys(_ASKS, _never)
+    inner = FunctionType(
+        func.__code__, {**func.__globals__, **names}, func.__name__, func.__defaults__, func.__closure__
+    )
+    inner.__kwdefaults__ = func.__kwdefaults__
+    return inner
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _autocast_now(device: Device | None) -> Autocast:
+    """The region of torch.autocast that the code is in."""
+    kind, made = "cpu" if device is None else device.kind, Autocast()
+    if torch.is_autocast_enabled(kind):
+        made.enter(dtype_of(torch.get_autocast_dtype(kind)))
+    return made
+
+
+def _is_recorded(x: Operand) -> bool:
+    """Whether a gradient reaches an operand."""
+    return bool(x.records or getattr(x, "requires_grad", False))
+
+
+def _line() -> str:
+    """The line of the network's code that is run, as text."""
+    frame = own_frame()
+    return "" if frame is None else f" ({frame.f_code.co_filename}:{frame.f_lineno})"

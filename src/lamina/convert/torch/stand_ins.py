@@ -1,0 +1,50 @@
+"""Stand-ins: PyTorch tensors without values, for which Lamina computes while a network's own code runs.
+
+A stand-in has a shape, a dtype, strides, and memory that its views share, all on PyTorch's device "meta"; the value is
+in its cell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from lamina.convert.torch.cells import Cell
+from lamina.convert.torch.complexes import ComplexCell
+
+
+class StandIn(torch.Tensor):
+    """A tensor whose value is in a cell; made by `stand_in`.
+
+    cell: its value. meta: the tensor without a value that it is, as a plain one.
+    """
+
+    cell: Cell
+    meta: torch.Tensor
+
+
+def stand_in(cell: Cell, meta: torch.Tensor | None = None) -> StandIn:
+    """The stand-in for a cell's value. meta: a tensor of its shape and dtype, to share the memory with."""
+    shape, dtype = _kind(cell)
+    if meta is None or tuple(meta.shape) != shape or meta.dtype != dtype:
+        meta = torch.empty(shape, dtype=dtype, device="meta")
+    with torch._C.DisableTorchFunction():
+        made: StandIn = meta.detach().as_subclass(StandIn)
+        made.cell, made.meta = cell, made.as_subclass(torch.Tensor)
+    return made
+
+
+def _kind(cell: Cell) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and dtype in PyTorch."""
+    if isinstance(cell, ComplexCell):
+        spec = cell.re.read().spec
+        return tuple(spec.shape), torch.complex128 if spec.dtype.itemsize == 8 else torch.complex64
+    spec = cell.read().spec
+    return tuple(spec.shape), getattr(torch, spec.dtype.name)
+
+
+def is_valueless(x: Any) -> bool:
+    """Whether x has no value of its own: while a graph is made, or its code is run."""
+    return isinstance(x, FakeTensor | StandIn)
