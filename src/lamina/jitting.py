@@ -15,7 +15,14 @@ from lamina import _tree
 from lamina._cached import cached_property
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
-from lamina.graph.ir.call_numbers import MANY, SameNumbers, warn_of_many, warn_of_values
+from lamina.graph.ir.call_numbers import (
+    MANY,
+    AtOnceError,
+    SameNumbers,
+    running_at_once,
+    warn_of_many,
+    warn_of_values,
+)
 from lamina.graph.ir.capture import Capture
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.ir.surroundings import SameSurroundings, changed_variables, is_number, reads_of
@@ -28,7 +35,7 @@ from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
 from lamina.spec import Policy, Spec, current_policy
-from lamina.tensors import Tensor, array_spec, plain_array
+from lamina.tensors import Tensor, array_spec, as_tensor, plain_array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,6 +107,9 @@ def jit(
     An argument that is also a tensor of fn's closure which fn writes stays one tensor, as without `jit`: fn sees its
     writes in the argument, and such arguments have a program of their own.
 
+    A converted network that runs its own code call by call (`from_torch`) has no program: functions that call it run
+    at once, too.
+
     Calls are thread-safe. Inside another trace (`jit`, `trace`, `grad`) the function is simply called.
 
     Raises TypeError for code that cannot be traced (branches on a tensor's values, Python numbers made of them) and
@@ -142,6 +152,7 @@ class Jitted(Generic[P, R]):
         self._written: dict[int, ref[Tensor]] = {}  # tensors of the closure that fn writes, by id
         # The numbers among the arguments of which programs were made, by the other arguments.
         self._tried: dict[Hashable, list[dict[int, Any]]] = {}
+        self._uncompiled: set[Hashable] = set()  # the keys of arguments for which fn is run at once
         self._lock = threading.RLock()
         self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)
@@ -160,7 +171,10 @@ class Jitted(Generic[P, R]):
         if recorder() is not None or any(isinstance(x, Value) for x in given.leaves):
             return self.fn(*args, **kwargs)
         arrays = [plain_array(x) for x in given.arrays]
-        program = self._program(given)
+        try:
+            program = self._program(given)
+        except AtOnceError:
+            return self._at_once(given)
         if key is not None and len(found) < _MOST_KNOWN and not program.numbers:
             kept = [(x.spec, x.device) for x in given.leaves]
             found[key] = _KnownTrace(kept, policy, program)
@@ -183,6 +197,7 @@ class Jitted(Generic[P, R]):
         """Drop all programs."""
         with self._lock:
             self._programs.clear()
+            self._uncompiled = set()
             self._tried = {}
             self._known = {}  # a concurrent lookup writes into the previous dictionary
 
@@ -205,11 +220,17 @@ class Jitted(Generic[P, R]):
         same = tuple([(i, id(given.leaves[i])) for i in shared])
         key = given.structure, given.keys(), current_policy(), same
         with self._lock:
+            if key in self._uncompiled:
+                raise AtOnceError(f"jit: {_name(self.fn)} is run at once for such arguments, without a program")
             arrays = given.arrays
             found = self._programs.find(key, lambda program: program.holds() and program.numbers(arrays))
             if found is None:
-                with collector_paused():
-                    found = self._compile(given, shared)
+                try:
+                    with collector_paused(), running_at_once():
+                        found = self._compile(given, shared)
+                except AtOnceError:
+                    self._uncompiled.add(key)
+                    raise
                 if found is None:
                     return self._program(given)
                 before = self._programs.newest(key)
@@ -217,6 +238,15 @@ class Jitted(Generic[P, R]):
                 self._known = {}
                 self._warn_of_many(given, key, before, found)
             return found
+
+    def _at_once(self, given: _Arguments) -> Any:
+        """fn's result without a program: each of its ops is computed as it is called."""
+        tensors = [as_tensor(x) if is_array(x) else x for x in given.leaves]
+        own = next((x.device for x in tensors if isinstance(x, Tensor)), None)
+        where = self.device or own
+        there = [x.to(where) if isinstance(x, Tensor) and where is not None else x for x in tensors]
+        args, kwargs = _tree.unflatten(given.structure, there)
+        return self.fn(*args, **kwargs)
 
     def _warn_of_many(self, given: _Arguments, key: Hashable, before: Traced | None, found: Traced) -> None:
         """Say what makes so many programs. found: the newest one of this key, before: the one before it."""

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lamina import _tree, backends, ops
 from lamina._tree import Structure
-from lamina.graph import Executable, Graph, compile, trace
+from lamina.graph import Executable, Graph, compile, constant, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
+from lamina.graph.ir.call_numbers import AtOnceError, running_at_once, warn_of_no_program
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.tuning import TuningState
+from lamina.graph.transforms.arguments import tensors
+from lamina.graph.transforms.derivatives import on_tape
 from lamina.nn import Module
 from lamina.nn.mixed_precision import precision_of
 from lamina.nn.module import evaluating
@@ -25,12 +30,12 @@ from lamina.nn.parameter import become, check_unwritten, standing_in
 from lamina.nn.random import Generator, UnknownGenerator
 from lamina.nn.settings import SameModules
 from lamina.ops.arguments import Checked
-from lamina.ops.core import BatchAxis, operand
+from lamina.ops.core import BatchAxis, CallNeededError, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.runtime.fork import RenewedLock
 from lamina.spec import Policy, Spec, current_policy, policy
 from lamina.spec.precision import Precision
-from lamina.tensors import Tensor, array_spec, flatten_arrays
+from lamina.tensors import Tensor, array_spec, as_tensor, flatten_arrays, plain_array
 
 _where = device
 
@@ -49,7 +54,9 @@ class Predictor(Checked):
     The weights are the network's own tensors, resident on the device; call `refresh` after changing them. If a
     module's numbers, hooks or submodules were changed, programs are made anew. Every module is in inference mode
     here, and in its own mode elsewhere. A network that draws random numbers moves its generators on with every call.
-    Each kind of inputs (shapes, dtypes, structure, policy) has a program; a
+    Each kind of inputs (shapes, dtypes, structure, policy) has a program, unless the network's code takes its way, or
+    its sizes, from the values of a call (masks that select elements, converted networks that run call by call): then
+    each op is computed at once, as the code calls it. A
     smaller batch than one seen before is padded to it, if the ops prove that no sample depends on another.
     max_programs, max_program_bytes: how many are cached, and in how much memory (by default a quarter of the
     device's); the least recently used is evicted first.
@@ -83,6 +90,7 @@ class Predictor(Checked):
         )
         self._uses: dict[_InputKind, _Use] = {}
         self._known: dict[int, _KnownUse] = {}  # some of the uses, by the id of a single input's spec
+        self._uncompiled: dict[_InputKind, str] = {}  # of which no graph can be recorded, and why
         self._compiling = threading.RLock()
         self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)
@@ -105,7 +113,10 @@ class Predictor(Checked):
                 return known.use((inputs,))
         given, structure = flatten_arrays((inputs, *more) if more else inputs, type(self).__name__)
         kind = _InputKind(structure, tuple([array_spec(x) for x in given]), policy)
-        use = self._uses.get(kind) or self._use(kind)
+        try:
+            use = self._uses.get(kind) or self._use(kind)
+        except CallNeededError:
+            return self._at_once(structure, given)
         self._programs.touch(use.program)
         if alone and len(found) < _MOST_KNOWN:
             found[id(spec)] = _KnownUse(spec, policy, use)
@@ -155,7 +166,7 @@ class Predictor(Checked):
                 self._same = SameModules(self.net)
                 self._held = self._weights_of_net()
                 self._programs.clear()
-                self._uses = {}
+                self._uses, self._uncompiled = {}, {}
                 self._known = {}  # after the uses: concurrent look-ups write into the previous one
             return changed
 
@@ -186,29 +197,63 @@ class Predictor(Checked):
             *_tree.names(structure, "inputs"),
             *(f"generator{i}" for i in range(len(generators))),
         ]
+        made: list[Structure] = []
+        forward = self._forward(structure, generators, made)
+        held = [x.spec.open for x in self._held.values()]
+        drawn = [g.state.spec.open for g in generators]
+        with self._computing():
+            graph = trace(forward, *held, *specs, *drawn, names=names)
+        self._same.settle()
+        return TracedNet(graph, made[-1], generators)
+
+    def _forward(
+        self, structure: Structure, generators: tuple[Generator, ...], made: list[Structure]
+    ) -> Callable[..., list[Any]]:
+        """The network as a function of its weights, its inputs and the states of generators that returns its outputs
+        and the next states. made: gets the structure of the outputs."""
         compute, master = self.precision.compute, self.precision.master
         wide = self.net.masters()
-        made: list[Structure] = []
+        labels = {id(x): name for name, x in self._held.items()}
 
         def cast(x: Tensor, v: Any) -> Any:
             return v.cast(compute) if v.dtype.is_float and id(x) not in wide else v
 
         def forward(*values: Any) -> Any:
             states = {id(x): cast(x, v) for x, v in zip(self._held.values(), values, strict=False)}
-            given, moved = values[len(states) :][: len(specs)], values[len(states) + len(specs) :]
+            end = len(values) - len(generators)
+            given, moved = values[len(states) : end], values[end:]
             drawn = {id(g.state): v for g, v in zip(generators, moved, strict=True)}
             with standing_in(states | drawn) as after:
                 found = flat_outputs(self.net, structure, given, compute, master, made)
                 check_unwritten(type(self.net).__name__, labels, states, after)
                 return [*found, *(after[key] for key in drawn)]
 
-        held = [x.spec.open for x in self._held.values()]
-        labels = {id(x): name for name, x in self._held.items()}
-        drawn = [g.state.spec.open for g in generators]
+        return forward
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Within the block the network is in inference mode, on the predictor's device."""
         with evaluating(self.net), policy(tf32=self.precision.tf32), traced_for(self.device):
-            graph = trace(forward, *held, *specs, *drawn, names=names)
-        self._same.settle()
-        return TracedNet(graph, made[-1], generators)
+            yield
+
+    def _at_once(self, structure: Structure, inputs: Sequence[Any]) -> Any:
+        """The outputs without a program: each op is computed as the network's code calls it."""
+        given = [as_tensor(plain_array(x)).to(self.device) for x in inputs]
+        generators: tuple[Generator, ...] = ()
+        while True:
+            made: list[Structure] = []
+            forward = self._forward(structure, generators, made)
+            before = [g.state.clone() for g in generators]
+            values = [constant(x.to(self.device)) for x in (*self._held.values(), *given, *before)]
+            try:
+                with self._computing():
+                    found = tensors(on_tape(partial(forward, *values)))
+            except UnknownGenerator as error:
+                generators = (*generators, error.generator)
+                continue
+            for generator, after in zip(generators, found[len(found) - len(generators) :], strict=True):
+                generator.state.copy_(after)
+            return _tree.unflatten(made[-1], found[: len(found) - len(generators)])
 
     def compiled(self, graph: Graph) -> Executable:
         """The executable of a traced graph."""
@@ -232,10 +277,19 @@ class Predictor(Checked):
     def _use(self, kind: _InputKind) -> _Use:
         """The program that serves inputs of a kind: one for more samples if proven equivalent, else its own."""
         with self._compiling:
+            if kind in self._uncompiled and self._same():
+                raise AtOnceError(self._uncompiled[kind])
             if kind not in self._uses:
                 with collector_paused():
                     self.renewed()  # changes since then invalidate the existing programs, too
-                    traced = self.traced(kind.structure, kind.specs)
+                    try:
+                        with running_at_once():
+                            traced = self.traced(kind.structure, kind.specs)
+                    except CallNeededError as error:
+                        self._uncompiled[kind] = str(error)
+                        if not isinstance(error, AtOnceError):  # whoever raises that has said why
+                            warn_of_no_program(f"{type(self).__name__} of {type(self.net).__name__}", error)
+                        raise
                     use = self._filled(kind, traced.graph) or self._exact(kind, traced)
                 self._uses[kind] = use
             return self._uses[kind]

@@ -502,6 +502,10 @@ class Recorder(Protocol):
         """A value kept per owner for as long as this records, created on first request."""
 
 
+class CallNeededError(Exception):
+    """What is recorded depends on the numbers of a call, and none is recorded: each call can be computed by itself."""
+
+
 class UnrecordedWriteError(TypeError):
     """A write to a traced value, or of one to a tensor, where nothing records writes."""
 

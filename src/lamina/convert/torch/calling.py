@@ -8,10 +8,11 @@ far. No call is compiled, and each goes through PyTorch's and Lamina's dispatch:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import FunctionType, GetSetDescriptorType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -27,21 +28,30 @@ from lamina.convert.torch.assigned import Buffers
 from lamina.convert.torch.autocast import Autocast
 from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.complexes import ComplexCell, involved, knows
-from lamina.convert.torch.exporting import EXPORTING, GraphResults, Inputs
+from lamina.convert.torch.exporting import EXPORTING, GraphResults, Inputs, NoGraphError
 from lamina.convert.torch.interpreter import FxProgram, FxRun, find
 from lamina.convert.torch.known_numbers import READS
 from lamina.convert.torch.memory import real_form, torch_tensor
 from lamina.convert.torch.node import TorchConversionError, dtype_of, known
 from lamina.convert.torch.objects import ObjectAttributes, holds_tensors
 from lamina.convert.torch.raising import own_frame
+from lamina.convert.torch.source import SourceSettings
 from lamina.convert.torch.stand_ins import StandIn, stand_in
 from lamina.convert.torch.staying import call_of, standing
+from lamina.graph.ir.call_numbers import MANY
+from lamina.graph.ir.surroundings import users_frame
 from lamina.graph.transforms.arguments import tensors
 from lamina.graph.transforms.derivatives import on_tape
 from lamina.ops.core import Operand
 from lamina.runtime import Device
 from lamina.tensors import as_tensor
 
+#: What a graph is made for, beside the shapes: which modules train, the inputs, their dtypes, plain attributes.
+CallKind: TypeAlias = tuple[tuple[bool, ...], Inputs, tuple[str, ...], SourceSettings]
+#: How many kinds of calls have no graph before a graph is tried for no more.
+KINDS = 4
+#: How many calls one after the other may take a new path through the code.
+IN_A_ROW = 6
 #: What a function gives on tensors without values, where it needs them.
 _UNKNOWN = object()
 #: Functions for which Python needs numbers.
@@ -50,6 +60,46 @@ _READS = frozenset((*READS, torch.Tensor.__repr__, torch.Tensor.__format__))
 _ATTRIBUTES = frozenset(("device", "is_cuda", "is_cpu", "is_meta", "requires_grad", "is_leaf", "grad_fn", "grad"))
 #: What a function's module has to find out whether modes are to be asked.
 _ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+class CodeKinds:
+    """The kinds of calls whose code is run call by call, and whether calls keep taking new paths.
+
+    A network of whose calls `KINDS` kinds have no graph has none for further kinds either. in_a_row: how many calls
+    one after the other have taken new paths.
+    """
+
+    def __init__(self, network: str) -> None:
+        self._network = network
+        self._kinds: list[tuple[CallKind, str]] = []
+        self.in_a_row = 0
+        self._said = False
+
+    def add(self, kind: CallKind, reason: NoGraphError) -> None:
+        """Such calls have no graph."""
+        self._kinds.append((kind, str(reason)))
+
+    def require_graph(self, kind: CallKind, always: bool) -> None:
+        """Raise NoGraphError for calls that have none; always: even though there may be one."""
+        own = [(known, reason) for known, reason in self._kinds if known[0] == kind[0]]
+        for known, reason in own:
+            if not always and (known == kind or len(own) >= KINDS):
+                raise NoGraphError(reason)
+
+    def is_another_path(self, paths: int) -> bool:
+        """Count a call that takes a new path; returns whether they are too many: altogether, or one after the
+        other."""
+        self.in_a_row += 1
+        return paths >= MANY or self.in_a_row > IN_A_ROW
+
+    def warn(self, reason: NoGraphError) -> None:
+        """Say once that code is run, and why."""
+        if not self._said:
+            self._said = True
+            warnings.warn(
+                f"from_torch: {self._network} runs call by call, uncompiled (fullgraph=True refuses that): {reason}",
+                stacklevel=users_frame(),
+            )
 
 
 class _GradientAsked(BaseException):

@@ -11,6 +11,7 @@ from weakref import ref
 import numpy as np
 import torch
 
+from lamina.convert.torch.calling import CodeKinds, run_code
 from lamina.convert.torch.deciding import OtherPath, Path, Rehearsal, is_prefix
 from lamina.convert.torch.decoding import DecodingCache, continued, empty_cache, encoded, has_encoder
 from lamina.convert.torch.exporting import (
@@ -20,6 +21,8 @@ from lamina.convert.torch.exporting import (
     ExportedGraph,
     GraphResults,
     Inputs,
+    NoGraphError,
+    UnknownCallError,
     export,
 )
 from lamina.convert.torch.following import FollowingParameter
@@ -31,7 +34,7 @@ from lamina.convert.torch.objects import assign
 from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings, tied
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
-from lamina.graph.ir.call_numbers import known_now, warn_of_many
+from lamina.graph.ir.call_numbers import AtOnceError, known_now, may_run_at_once, warn_of_many
 from lamina.nn import Module, Parameter
 from lamina.nn.hooks import Hook, HookHandle
 from lamina.nn.parameter import read, settings_changed, write
@@ -145,10 +148,13 @@ class ConvertedModule(ConvertedPart):
     axis 0, may have any size if the network allows.
     """
 
-    _no_settings = ("_graphs", "_hooks", "_parts", "_settings", "_tied")
+    _no_settings = ("_graphs", "_hooks", "_parts", "_settings", "_tied", "_code")
 
-    def __init__(self, source: torch.nn.Module, share: bool, stays: tuple[str, ...] = ()) -> None:
-        self.source, self.stays = source, stays
+    def __init__(
+        self, source: torch.nn.Module, share: bool, stays: tuple[str, ...] = (), fullgraph: bool = False
+    ) -> None:
+        self.source, self.stays, self.fullgraph = source, stays, fullgraph
+        self._code = CodeKinds(type(source).__name__)
         self.process_group: Group | None = None  # the ranks over which batch norm statistics are synchronized
         self._graphs: list[tuple[Modes, Inputs, DTypes, SourceSettings, ExportedGraph]] = []
         self._hooks: dict[str, tuple[tuple[Any, ...], TorchModule]] = {}
@@ -159,16 +165,24 @@ class ConvertedModule(ConvertedPart):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles make their graphs anew: PyTorch's cannot be copied or pickled."""
-        return {**self.__dict__, "_graphs": [], "_hooks": {}, "_settings": None}
+        return {
+            **self.__dict__, "_graphs": [], "_hooks": {}, "_settings": None, "_code": CodeKinds(self.source_class)
+        }  # fmt: skip
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs, nested as the module nests them, for inputs nested as it takes them.
 
-        Raises TorchConversionError for a mode or kind of inputs for which no graph can be made.
+        Where no graph can be made, or each call would take another one, the module's own code is run call by call.
+        Raises TorchConversionError where that cannot be either: with `fullgraph`, in a training step, in an export.
         """
         inputs, tensors = Inputs.of(args, kwargs)
         operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
-        found = self._results(inputs, operands)
+        try:
+            found = self._by_graph(inputs, operands)
+        except UnknownCallError:
+            raise
+        except NoGraphError as error:
+            found = self._by_code(inputs, operands, error)
         _require_apart(operands, found.inputs)
         for name, value in found.state.items():
             path, _, own = name.rpartition(".")
@@ -221,9 +235,24 @@ class ConvertedModule(ConvertedPart):
         """
         return continued(self, input_ids, cache, position, attention_mask, encoded)
 
-    def _results(self, inputs: Inputs, operands: list[Any]) -> GraphResults:
+    def _by_code(self, inputs: Inputs, operands: list[Any], reason: NoGraphError) -> GraphResults:
+        """What the module's own code gives, of which each call is computed at once."""
+        if not self._may_run_code(operands):
+            raise reason
+        self._code.warn(reason)
+        if not _is_computed(operands):
+            raise AtOnceError(f"{self.source_class} runs call by call") from reason
+        with EXPORTING, synchronized(self.process_group), _modes(self.source, self):
+            return run_code(self.source, self.stays, inputs, _State(self), operands)
+
+    def _may_run_code(self, operands: Sequence[Any]) -> bool:
+        """Whether the module's own code may compute a call instead of a graph."""
+        return not self.fullgraph and (may_run_at_once() or _is_computed(operands))
+
+    def _by_graph(self, inputs: Inputs, operands: list[Any]) -> GraphResults:
         """What the graph of the path that these operands take gives: that of the last call, and others from the first
         number that is another on."""
+        in_a_row = self._code.in_a_row
         graph = self.graph(inputs, operands)
         drawn = _GeneratorBefore() if graph.draws else None
         path: Path = ()
@@ -244,6 +273,8 @@ class ConvertedModule(ConvertedPart):
                 continue
             if path:
                 self._use_first(graph)
+            if self._code.in_a_row == in_a_row:
+                self._code.in_a_row = 0
             return found
 
     def _use_first(self, graph: ExportedGraph) -> None:
@@ -303,11 +334,19 @@ class ConvertedModule(ConvertedPart):
         shapes = [tuple(x.shape) for x in operands]
         kind = modes, dtypes, settings, inputs, shapes
         found = self._known(*kind, path)
-        if found is None:
-            with EXPORTING:
-                found = self._known(*kind, path)
-                if found is None:
+        if found is not None:
+            return found
+        with EXPORTING:
+            found = self._known(*kind, path)
+            if found is None:
+                self._code.require_graph((modes, inputs, dtypes, settings), self.fullgraph)
+                try:
                     found = self._new(*kind, operands, path)
+                except UnknownCallError:
+                    raise
+                except NoGraphError as error:
+                    self._code.add((modes, inputs, dtypes, settings), error)
+                    raise
         return found
 
     def _rehearsed(self, inputs: Inputs, operands: Sequence[Any], dtypes: DTypes) -> Rehearsal | None:
@@ -395,14 +434,16 @@ class ConvertedModule(ConvertedPart):
         make = partial(exported, self.source, inputs, samples, self.stays, self._value)
         decides = any(graph.path for *_, graph in self._graphs)
         with _modes(self.source, self):
+            if decides:
+                self._require_few_paths(modes, operands)
             if decides and (rehearsal := self._rehearsed(inputs, operands, dtypes)) is not None:
                 graph = make(DecidingCall(path, rehearsal))
             else:
                 try:
                     graph = make()
-                except DecidedError:
+                except DecidedError as error:
                     if (rehearsal := self._rehearsed(inputs, operands, dtypes)) is None:
-                        raise
+                        raise UnknownCallError(*error.args) from None
                     graph = make(DecidingCall(path, rehearsal))
         if unknown := graph.program.unknown():
             raise TorchConversionError(
@@ -415,6 +456,16 @@ class ConvertedModule(ConvertedPart):
         self._graphs = [*self._graphs[-GRAPHS + 1 :], (modes, inputs, dtypes, settings, graph)]
         warn_of_many(sum(bool(own.path) for *_, own in self._graphs), f"from_torch: {self.source_class}")
         return graph
+
+    def _require_few_paths(self, modes: Modes, operands: Sequence[Any]) -> None:
+        """Raise NoGraphError where calls take too many paths through the code, and drop their graphs."""
+        count = sum(bool(graph.path) and own == modes for own, *_, graph in self._graphs)
+        if not self._may_run_code(operands) or not self._code.is_another_path(count):
+            return
+        self._graphs = [kept for kept in self._graphs if not (kept[0] == modes and kept[-1].path)]
+        raise NoGraphError(
+            f"{self.source_class}: its code decides by values of tensors, which took it on {count} paths by now"
+        )
 
     def state(self, name: str) -> Any:
         """A parameter, with its PyTorch hooks applied, or a buffer, by its dotted name."""
@@ -490,6 +541,7 @@ def from_torch(
     share: bool = True,
     example: Any = None,
     exclude: Exclude | None = None,
+    fullgraph: bool = False,
 ) -> ConvertedModule:
     """A PyTorch module as a Lamina module: the same state_dict, the same inputs, Lamina's ops and gradients.
 
@@ -498,7 +550,9 @@ def from_torch(
     of named ones, also beside args. share: parameters and buffers share the module's memory, wherever it is, until a
     compiled step moves them into its own; else they are copies. exclude: modules for which it is true stay PyTorch's,
     including their submodules: each call of one is one op that PyTorch computes and differentiates (once); their
-    parameters and buffers belong to the converted network like all others.
+    parameters and buffers belong to the converted network like all others. fullgraph: raise TorchConversionError for
+    code that no graph holds, or that takes another one in each call. By default it is run call by call, each call of a
+    function of PyTorch computed at once by its op, with a warning: also in lamina.jit and a Predictor.
 
     Raises TorchConversionError for unsupported functions, with the function and the line that calls it, and for
     modules that torch.export cannot export; ValueError where exclude is true for the whole network. Source:
@@ -507,10 +561,15 @@ def from_torch(
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: takes a torch.nn.Module, got {type(module).__name__}")
     _require_python(module)
-    converted = ConvertedModule(module, share, staying(module, exclude))
+    converted = ConvertedModule(module, share, staying(module, exclude), fullgraph)
     if args or example is not None:
         inputs, tensors = Inputs.of(*_called_with(args, example))
-        converted.graph(inputs, [as_tensor(_plain(x)) for x in tensors])
+        try:
+            converted.graph(inputs, [as_tensor(_plain(x)) for x in tensors])
+        except NoGraphError as error:
+            if fullgraph:
+                raise
+            converted._code.warn(error)
     return converted
 
 
@@ -587,6 +646,12 @@ def _numbers_of(x: Any) -> np.ndarray[Any, Any] | None:
         return _host(x)
     found = known(x)
     return known_now(x) if found is None else found
+
+
+def _is_computed(operands: Iterable[Any]) -> bool:
+    """Whether each operand has its numbers: nothing but a tape records the call."""
+    by = recorder()
+    return (by is None or not by.lasts) and all(known(x) is not None for x in operands)
 
 
 class _GeneratorBefore:

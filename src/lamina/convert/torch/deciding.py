@@ -37,6 +37,7 @@ from lamina.convert.torch.known_numbers import MOST, READS, Values
 from lamina.convert.torch.node import TorchConversionError, known
 from lamina.convert.torch.raising import own_frame
 from lamina.graph.ir.call_numbers import numbers_now
+from lamina.ops.core import CallNeededError
 
 #: The numbers that Python reads of tensors, in order.
 Path: TypeAlias = tuple[np.ndarray[Any, Any], ...]
@@ -130,7 +131,7 @@ class UnknownNumber(BaseException):
     """Ends the network's code at a number that is not known yet; not for the code's own handlers."""
 
 
-class CallNeeded(TorchConversionError):
+class CallNeeded(CallNeededError, TorchConversionError):
     """Code decides by values of tensors where a graph is recorded for no call."""
 
 
@@ -293,7 +294,7 @@ def _numbers(value: Any) -> np.ndarray[Any, Any]:
     if found is None:
         raise CallNeeded(
             "forward decides in Python by values of tensors, which are not known where a graph is recorded for no "
-            "call (an export, a Predictor): lamina.jit and train_step compile a program for each path"
+            "call (an export): lamina.jit and train_step compile a program for each path"
         )
     return np.array(found)
 

@@ -44,7 +44,7 @@ from lamina.convert.torch.raising import LIBRARIES, RaisingBranches
 from lamina.convert.torch.random import BoundedDraws
 from lamina.convert.torch.report import LeftCalls
 from lamina.graph.ir.surroundings import GENERATORS, PLAIN, SameSurroundings, comparable, reads_of
-from lamina.ops.core import Operand
+from lamina.ops.core import CallNeededError, Operand
 from lamina.spec import Shape
 from lamina.tensors import as_tensor
 
@@ -143,8 +143,16 @@ class ExportedGraph:
         return GraphResults(results, changed, written, attributes)
 
 
-class DecidedError(TorchConversionError):
+class NoGraphError(TorchConversionError):
+    """No graph can be made of a module's code, which PyTorch runs."""
+
+
+class DecidedError(NoGraphError):
     """A module's code decides by values, for which a graph is made only for a call that has them."""
+
+
+class UnknownCallError(CallNeededError, DecidedError):
+    """A module's code decides by values where a graph is recorded for no call."""
 
 
 class DecidingCall(NamedTuple):
@@ -384,7 +392,7 @@ def _tried(
             return _captured(_Flat(module, inputs, True, carried, branches), tensors), branches
         except Exception as error:  # whatever the module's own code or Dynamo raises
             said.append(f"(torch.compile) {type(error).__name__}: {_first(error)}")
-    kind = DecidedError if lacks else TorchConversionError
+    kind = DecidedError if lacks else NoGraphError
     raise kind(
         f"{type(module).__name__}: torch.export makes no graph of it:\n  " + "\n  ".join(said) + "\n"
         "What is decided in Python by values of tensors (whether to drop a layer) has none where no call gives these "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from operator import attrgetter
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 
 from lamina.graph.ir.graph import Graph, Node, Value, reachable, tensor_of
 from lamina.graph.ir.surroundings import users_frame
-from lamina.ops.core import bind, recorder, recording
+from lamina.ops.core import CallNeededError, bind, recorder, recording
 from lamina.ops.primitives.shape import cat
 from lamina.spec import DType
 from lamina.spec.policies import policy as use_policy
@@ -112,6 +114,35 @@ def inputs_of(*values: Value) -> list[Value]:
     """The inputs that values depend on, each once."""
     reads = [*values, *(v for node in reachable(values) for v in node.inputs)]
     return list(dict.fromkeys(v for v in reads if v.node is None and tensor_of(v) is None))
+
+
+class AtOnceError(CallNeededError, TypeError):
+    """A function's code is run by each call, at once, since no record holds it."""
+
+
+_may_run_at_once: ContextVar[bool] = ContextVar("may_run_at_once", default=False)
+
+
+@contextmanager
+def running_at_once() -> Iterator[None]:
+    """Within the block what records a function runs it at once where `AtOnceError` is raised."""
+    token = _may_run_at_once.set(True)
+    try:
+        yield
+    finally:
+        _may_run_at_once.reset(token)
+
+
+def may_run_at_once() -> bool:
+    """Whether what records the function that is called runs it at once where `AtOnceError` is raised."""
+    return _may_run_at_once.get()
+
+
+def warn_of_no_program(what: str, reason: Exception) -> None:
+    """Warn that each op of a call is computed at once, since no program serves other calls."""
+    warnings.warn(
+        f"{what}: computed op by op in each call, without a program: {reason}", stacklevel=users_frame()
+    )
 
 
 #: From how many programs for arguments of one kind on a warning says why there are so many.

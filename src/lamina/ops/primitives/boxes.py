@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lamina.ops.arguments import Sizes, checked, within
-from lamina.ops.core import Arg, Array, Op, Sample, call, listing, operand, recorder
+from lamina.ops.core import Arg, Array, Op, Sample, call, listing, operand
 from lamina.ops.primitives.gather import index_select
 from lamina.ops.primitives.pointwise import maximum, minimum
+from lamina.ops.primitives.selection import positions
 from lamina.ops.primitives.shape import cat
 from lamina.ops.primitives.sort import argsort
 from lamina.ops.primitives.window import per_axis
@@ -326,12 +327,11 @@ def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """Non-maximum suppression: drop boxes [N, 4] overlapping a kept box of a higher score by more than iou_threshold.
 
     Returns int64 [K], the indices of kept boxes by descending score; of equal scores the first counts as higher. K
-    depends on the values: in a traced program use `nms_mask`. As torchvision.ops.nms. Raises ShapeError, TypeError.
+    depends on the values: as x[mask], a compiled program is of one K; `nms_mask` has a fixed shape. As
+    torchvision.ops.nms. Raises ShapeError; TypeError where a graph is recorded for no call.
     """
-    if recorder() is not None or any(getattr(type(v), "records", False) for v in (boxes, scores)):
-        raise TypeError("nms: in a traced program the number of boxes is not known; take ops.nms_mask")
     order, kept = _kept("nms", boxes, scores, iou_threshold)
-    return index_select(order, 0, np.flatnonzero(kept.numpy()))
+    return index_select(order, 0, positions("nms", kept, "the mask of the kept boxes"))
 
 
 def _kept(what: str, boxes: Any, scores: Any, iou_threshold: float) -> tuple[Any, Any]:

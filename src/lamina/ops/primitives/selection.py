@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import call, operand, recorder, recording
+from lamina.ops.core import CallNeededError, call, operand, recorder, recording
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.gather import Gather, Scatter, checked_mask, host_values
 from lamina.ops.primitives.pointwise import minimum, where
@@ -25,11 +25,15 @@ def positions(what: str, mask: Any, name: str) -> Any:
     """
     try:
         return np.flatnonzero(host_values(what, mask, name))
-    except TypeError:
+    except TypeError as error:
         found = _positions_now(mask)
         if found is None:
-            raise
+            raise UnknownCountError(*error.args) from None
         return found
+
+
+class UnknownCountError(CallNeededError, TypeError):
+    """A mask selects as many elements as its numbers tell, which are known in a call alone."""
 
 
 def _positions_now(mask: Any) -> Any:
