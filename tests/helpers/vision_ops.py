@@ -21,7 +21,7 @@ def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     kept: list[int] = []
     overlap = vision.module("ops").box_iou(boxes, boxes)
     for i in scores.argsort(descending=True, stable=True).tolist():
-        if not kept or overlap[i, kept].max() <= iou_threshold:
+        if not (overlap[i, kept] > iou_threshold).any():  # boxes without an area overlap by NaN, and are kept
             kept.append(i)
     return torch.tensor(kept, dtype=torch.int64)
 

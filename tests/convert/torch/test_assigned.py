@@ -60,7 +60,7 @@ def test_a_state_that_the_next_call_reads_is_refused() -> None:
 
     net, x = cell(False), torch.randn(4, 5, 3)
     with pytest.raises(TorchConversionError, match=r"the buffer state \(0,\) becomes \(5, 2\)"):
-        from_torch(net, x)
+        from_torch(net, x, fullgraph=True)
     with torch.no_grad():
         net(x)
         converted = from_torch(net, x, share=False)
@@ -84,4 +84,4 @@ def test_a_shape_that_decides_is_read() -> None:
             return y
 
     with pytest.raises(TorchConversionError, match=r"the buffer last \(1,\) becomes \(3,\)"):
-        from_torch(torch.nn.Sequential(Net()), torch.randn(4, 3))
+        from_torch(torch.nn.Sequential(Net()), torch.randn(4, 3), fullgraph=True)

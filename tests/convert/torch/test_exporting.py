@@ -236,7 +236,7 @@ def test_data_keeps_its_shape() -> None:
             return super().forward(x)
 
     with pytest.raises(TorchConversionError, match=r"x\.data of \(3,\) torch.float32 becomes \(1,\)"):
-        from_torch(Cut(2, 3), torch.zeros(1, 2))
+        from_torch(Cut(2, 3), torch.zeros(1, 2), fullgraph=True)
 
 
 def test_a_branch_on_numbers_is_named_with_its_line() -> None:

@@ -147,11 +147,11 @@ def test_hooks_without_a_graph_are_refused() -> None:
     with pytest.raises(
         TorchConversionError, match=r"reads tensors of the forward pass.*torch\.autograd\.Function"
     ):
-        from_torch(Net("reads"), x)
+        from_torch(Net("reads"), x, fullgraph=True)
     with pytest.raises(
         TorchConversionError, match=r"\(3, 3\) is a parameter.*register it once, outside of forward"
     ):
-        from_torch(Net("parameter"), x)
+        from_torch(Net("parameter"), x, fullgraph=True)
     net = nn.Linear(3, 3)
     net.register_backward_hook(lambda module, left, arrived: None)
     with pytest.raises(TorchConversionError, match="register it by register_full_backward_hook"):

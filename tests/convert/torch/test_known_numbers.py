@@ -189,7 +189,7 @@ def test_one_that_decides_may_not_be_written() -> None:
     with pytest.raises(
         convert.TorchConversionError, match="decides in Python by the buffer 'count', and writes it"
     ):
-        convert.from_torch(Branching(writes="count"), ROWS)
+        convert.from_torch(Branching(writes="count"), ROWS, fullgraph=True)
 
 
 def test_what_is_written_between_is_compared_in_each_call() -> None:

@@ -136,7 +136,7 @@ def test_what_reads_the_rows_is_refused() -> None:
             return pack_padded_sequence(x, lengths).data.mean()
 
     with pytest.raises(TorchConversionError, match="mean reads the rows of a packed sequence.*pad it first"):
-        from_torch(Net(), torch.randn(6, 3, 4), torch.tensor([6, 4, 2]))
+        from_torch(Net(), torch.randn(6, 3, 4), torch.tensor([6, 4, 2]), fullgraph=True)
 
 
 @pytest.mark.parametrize("way", ["l.numpy()", "l.cpu().data.numpy()", "l.tolist()", "list(l)"])

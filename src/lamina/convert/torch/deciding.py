@@ -96,10 +96,10 @@ def _ends(entry: slice) -> list[Any]:
     return [x for x in (entry.start, entry.stop, entry.step) if x is not None]
 
 
-def _with_ends(key: Any, end: Callable[[Any], Any]) -> Any:
+def with_ends(key: Any, end: Callable[[Any], Any]) -> Any:
     """A key with other ends of its slices."""
     if isinstance(key, tuple):
-        return tuple(_with_ends(entry, end) for entry in key)
+        return tuple(with_ends(entry, end) for entry in key)
     return slice(end(key.start), end(key.stop), end(key.step)) if isinstance(key, slice) else key
 
 
@@ -163,7 +163,7 @@ class Decisions(TorchFunctionMode):
         """The function, or Python's numbers of a tensor."""
         kwargs = kwargs or {}
         if _slices(args):
-            args = (args[0], _with_ends(args[1], self._end), *args[2:])
+            args = (args[0], with_ends(args[1], self._end), *args[2:])
         if _is_read(func, args):
             if func in _EQUAL and args[0].shape != args[1].shape:
                 return False

@@ -274,6 +274,11 @@ def _assign_data(x: torch.Tensor, value: torch.Tensor) -> None:
         x.detach().copy_(value.detach())
 
 
+def rewriting_modes() -> tuple[TorchFunctionMode, ...]:
+    """Within these blocks functions without a counterpart are called by others that have one."""
+    return PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode()
+
+
 class _Flat(torch.nn.Module):
     """The module as a function of its tensors that returns only tensors; records the nesting of the results.
 
@@ -312,9 +317,7 @@ class _Flat(torch.nn.Module):
             write_assigned(before)
             return found
         made = Dependent(tensors)
-        modes = (
-            PackingMode(), LossMode(), LinalgMode(), BoundedDraws(), _DataMode(), _ElementMode(), AskedGradients(),
-        )  # fmt: skip
+        modes = (*rewriting_modes(), _ElementMode(), AskedGradients())
         with ExitStack() as stack:
             decisions = nullcontext() if self.decisions is None else deciding(self.decisions)
             known = self.known.of(self.network)
@@ -338,11 +341,13 @@ def export(
     tensors: Sequence[torch.Tensor],
     values: Values | None = None,
     call: DecidingCall | None = None,
+    is_called: bool = False,
 ) -> ExportedGraph:
     """The graph of a module in its current mode. The first axes of the inputs may have any size, if it allows.
 
     values: of the buffers by which the module's code decides; by default the module's own. call: what it decides by
-    in the call for which the graph is made.
+    in the call for which the graph is made. is_called: whether there is a call whose numbers are known; what decides
+    by values is left to a graph of its path then.
     Warns of state that the module carries from call to call, of random numbers not drawn by PyTorch, of seeds, and
     of checks of values that the graph leaves out.
     Raises TorchConversionError with torch.export's message: DecidedError if the code may decide by values of a call.
@@ -352,7 +357,7 @@ def export(
     drawn = SameSurroundings([read for read in reads if isinstance(read.holder, GENERATORS)])
     with exporting(), Seeds() as seeds:
         given = values or dict(module.named_buffers()).get
-        graph, branches = _tried(module, inputs, tensors, carried, given, call)
+        graph, branches = _tried(module, inputs, tensors, carried, given, call, is_called)
     carried.warn()
     branches.warn()
     seeds.warn(type(module))
@@ -367,6 +372,7 @@ def _tried(
     carried: Carried,
     values: Values,
     call: DecidingCall | None,
+    is_called: bool,
 ) -> tuple[ExportedGraph, RaisingBranches]:
     """The graph by the first method that succeeds, and branches that it leaves out."""
     said: list[str] = []
@@ -386,6 +392,9 @@ def _tried(
         except Exception as error:  # whatever the module's own code or the exporter raises
             said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
             lacks = lacks or branches.known.lacks or isinstance(error, GuardOnDataDependentSymNode)
+            if lacks and (is_called or call is not None):
+                by_dynamo = False
+                break
     if by_dynamo:
         try:
             branches = RaisingBranches(KnownNumbers(values))

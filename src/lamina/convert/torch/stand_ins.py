@@ -10,9 +10,14 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.complexes import ComplexCell
+
+
+class StandInError(TypeError):
+    """A stand-in is used outside of the run of the code that made it."""
 
 
 class StandIn(torch.Tensor):
@@ -23,6 +28,14 @@ class StandIn(torch.Tensor):
 
     cell: Cell
     meta: torch.Tensor
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Raises StandInError: only a run of the code computes."""
+        raise StandInError(
+            f"{getattr(func, '__name__', func)}: a tensor that a converted network's code made as it was run call by "
+            "call, and kept, is not PyTorch's: return it from forward"
+        )
 
 
 def stand_in(cell: Cell, meta: torch.Tensor | None = None) -> StandIn:
@@ -43,6 +56,15 @@ def _kind(cell: Cell) -> tuple[tuple[int, ...], torch.dtype]:
         return tuple(spec.shape), torch.complex128 if spec.dtype.itemsize == 8 else torch.complex64
     spec = cell.read().spec
     return tuple(spec.shape), getattr(torch, spec.dtype.name)
+
+
+class CodeMode(TorchFunctionMode):
+    """Within the block a network's code is run with stand-ins."""
+
+
+def is_running_code() -> bool:
+    """Whether this thread runs a network's code with stand-ins."""
+    return any(isinstance(mode, CodeMode) for mode in _get_current_function_mode_stack())
 
 
 def is_valueless(x: Any) -> bool:

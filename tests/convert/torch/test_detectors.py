@@ -1,0 +1,163 @@
+"""Detectors of torchvision: lists of images in, as many boxes out as their values tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import convert
+
+torch = pytest.importorskip("torch")
+vision: Any = pytest.importorskip("tests.helpers.vision")
+nn = torch.nn
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+def backbone(channels: int = 8) -> Any:
+    net: Any = nn.Sequential(
+        nn.Conv2d(3, channels, 3, stride=4, padding=1), nn.ReLU(), nn.Conv2d(channels, channels, 3, stride=2, padding=1)
+    )
+    net.out_channels = channels
+    return net
+
+
+def anchors(sizes: tuple[int, ...], ratios: tuple[float, ...]) -> Any:
+    return vision.module("models.detection.rpn").AnchorGenerator((sizes,), (ratios,))
+
+
+def faster_rcnn(**options: Any) -> Any:
+    pool = vision.module("ops").MultiScaleRoIAlign(["0"], 7, 2)
+    return vision.module("models.detection").FasterRCNN(
+        backbone(), 4, min_size=64, max_size=96, rpn_anchor_generator=anchors((16, 32), (0.5, 1.0)),
+        box_roi_pool=pool, box_detections_per_img=20, rpn_pre_nms_top_n_test=40, **options,
+    )  # fmt: skip
+
+
+def mask_rcnn() -> Any:
+    ops = vision.module("ops")
+    return vision.module("models.detection").MaskRCNN(
+        backbone(), 4, min_size=64, max_size=96, rpn_anchor_generator=anchors((16, 32), (0.5, 1.0)),
+        box_roi_pool=ops.MultiScaleRoIAlign(["0"], 7, 2), mask_roi_pool=ops.MultiScaleRoIAlign(["0"], 14, 2),
+        box_detections_per_img=8, rpn_pre_nms_top_n_test=40,
+    )  # fmt: skip
+
+
+def one_stage(kind: str) -> Any:
+    where, options = vision.module("models.detection"), {"min_size": 64, "max_size": 96, "detections_per_img": 20}
+    ratios = (1.0,) if kind == "FCOS" else (0.5, 1.0)
+    sizes = (16,) if kind == "FCOS" else (16, 32)
+    return getattr(where, kind)(backbone(32), 4, anchor_generator=anchors(sizes, ratios), **options)
+
+
+def ssd() -> Any:
+    boxes = vision.module("models.detection.anchor_utils").DefaultBoxGenerator([[2]], steps=[8])
+    features = backbone()
+    features.out_channels = [8]
+    return vision.module("models.detection.ssd").SSD(features, boxes, (64, 64), 4, detections_per_img=20)
+
+
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "faster_rcnn": faster_rcnn,
+    "mask_rcnn": mask_rcnn,
+    "retina_net": lambda: one_stage("RetinaNet"),
+    "fcos": lambda: one_stage("FCOS"),
+    "ssd": ssd,
+}
+
+
+def made(name: str) -> Any:
+    """A detector in float64 whose scores differ, so that rounding decides nothing."""
+    from tests.helpers import vision_ops
+
+    vision_ops.provide()
+    torch.manual_seed(0)
+    net = NETWORKS[name]().double().eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            if parameter.ndim > 1:
+                nn.init.kaiming_normal_(parameter)
+    return net
+
+
+def images(seed: int, *sizes: tuple[int, int]) -> list[Any]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.rand(3, *size, generator=draw, dtype=torch.float64) for size in sizes]
+
+
+def same(found: Any, wanted: Any) -> None:
+    assert len(found) == len(wanted)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, value in theirs.items():
+            x, y = mine[name].numpy(), value.detach().numpy()
+            assert x.shape == y.shape
+            assert np.allclose(x, y, rtol=1e-9, atol=1e-9), name
+
+
+@pytest.mark.filterwarnings("ignore:.*(runs call by call|computed op by op):UserWarning")
+@pytest.mark.parametrize("name", ["faster_rcnn", *(pytest.param(n, marks=pytest.mark.slow) for n in list(NETWORKS)[1:])])
+def test_detections_are_torchvisions(name: str) -> None:
+    net = made(name)
+    converted = convert.from_torch(net, share=False)
+    for seed in range(3):
+        batch = images(seed, (60 + seed, 80), (50, 40))
+        wanted = net(batch)
+        assert sum(len(image["boxes"]) for image in wanted) > 2
+        same(converted([lm.tensor(x.numpy()) for x in batch]), wanted)
+    same(lm.jit(converted)([lm.tensor(x.numpy()) for x in batch]), wanted)
+    same(lm.infer.Predictor(converted, device="cpu")({"images": [x.numpy() for x in batch]}), wanted)
+
+
+@pytest.mark.parametrize(("groups", "parts", "masked"), [(1, 1, False), (2, 3, True), (3, 1, True)])
+def test_deformable_convolutions(groups: int, parts: int, masked: bool) -> None:
+    from tests.helpers import vision_ops
+
+    vision_ops.provide()
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.offset = nn.Conv2d(6, 2 * parts * 6, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2))
+            self.mask = nn.Conv2d(6, parts * 6, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2)) if masked else None
+            self.conv = vision.module("ops").DeformConv2d(
+                6, 9 - 9 % groups, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2), groups=groups
+            )
+
+        def forward(self, x: Any) -> Any:
+            return self.conv(x, self.offset(x), None if self.mask is None else self.mask(x).sigmoid())
+
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(2, 6, 9, 12)
+    with torch.no_grad():
+        net.offset.weight *= 5  # beyond the edges, too
+    found = convert.check(net, convert.from_torch(net, share=False), x)
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-4, found
+
+
+def test_networks_with_nms_compile() -> None:
+    """A program for each number of kept boxes."""
+    from tests.helpers import vision_ops
+
+    vision_ops.provide()
+    nms = vision.module("ops").nms
+
+    class Net(nn.Module):
+        def forward(self, boxes: Any, scores: Any) -> Any:
+            kept = nms(boxes, scores, 0.3)
+            return boxes[kept] * 2, scores[kept], kept
+
+    net = Net()
+    converted = convert.from_torch(net)
+    compiled = lm.jit(converted)
+    for seed in range(4):
+        draw = torch.Generator().manual_seed(seed)
+        corner = torch.rand(12, 2, generator=draw)
+        boxes, scores = torch.cat([corner, corner + 0.4], 1), torch.rand(12, generator=draw)
+        for way in (converted, compiled):
+            for mine, theirs in zip(way(boxes, scores), net(boxes, scores), strict=True):
+                np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
