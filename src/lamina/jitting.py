@@ -174,7 +174,7 @@ class Jitted(Generic[P, R]):
         try:
             program = self._program(given)
         except AtOnceError:
-            return self._at_once(given)
+            return self._at_once(given)  # type: ignore[no-any-return]
         if key is not None and len(found) < _MOST_KNOWN and not program.numbers:
             kept = [(x.spec, x.device) for x in given.leaves]
             found[key] = _KnownTrace(kept, policy, program)
@@ -221,7 +221,9 @@ class Jitted(Generic[P, R]):
         key = given.structure, given.keys(), current_policy(), same
         with self._lock:
             if key in self._uncompiled:
-                raise AtOnceError(f"jit: {_name(self.fn)} is run at once for such arguments, without a program")
+                raise AtOnceError(
+                    f"jit: {_name(self.fn)} is run at once for such arguments, without a program"
+                )
             arrays = given.arrays
             found = self._programs.find(key, lambda program: program.holds() and program.numbers(arrays))
             if found is None:

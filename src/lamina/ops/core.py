@@ -503,7 +503,7 @@ class Recorder(Protocol):
 
 
 class CallNeededError(Exception):
-    """What is recorded depends on the numbers of a call, and none is recorded: each call can be computed by itself."""
+    """What is recorded depends on the numbers of a call, and it is recorded for none: a call alone has them."""
 
 
 class UnrecordedWriteError(TypeError):

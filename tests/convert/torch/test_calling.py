@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -104,7 +106,14 @@ def reads(net: Any, x: Any) -> Any:
     others = [i for i in y[:, 0].argsort().tolist() if i != best]
     array = y.numpy()
     text = f"{y.mean():.3f}"
-    return y[best:], y[others], torch.from_numpy(np.sort(array, 0)), len(text) > 0, float(y.max()) > 0, best in others
+    return (
+        y[best:],
+        y[others],
+        torch.from_numpy(np.sort(array, 0)),
+        len(text) > 0,
+        float(y.max()) > 0,
+        best in others,
+    )
 
 
 def layers(net: Any, x: Any) -> Any:
@@ -123,7 +132,15 @@ def made(net: Any, x: Any) -> Any:
     filled = x.new_zeros(3, 5).index_add(0, torch.tensor([0, 2, 2, 1, 0, 0]), x)
     picked = torch.full((2, 2), 3.0).to(x)
     picked[0] = torch.as_tensor([1.0, 2.0])
-    return x @ x.T * mask, x + steps, filled, picked, torch.linspace(0, 1, 4), torch.eye(3)[[2, 0]], x.type_as(steps)
+    return (
+        x @ x.T * mask,
+        x + steps,
+        filled,
+        picked,
+        torch.linspace(0, 1, 4),
+        torch.eye(3)[[2, 0]],
+        x.type_as(steps),
+    )
 
 
 def waves(net: Any, x: Any) -> Any:
@@ -197,7 +214,7 @@ def test_what_is_written() -> None:
         x = torch.randn(6, 5, generator=torch.Generator().manual_seed(seed))
         mine = lm.tensor(x.numpy())
         wanted = own(x)
-        with pytest.warns(UserWarning, match="Counting runs call by call") if not seed else _nothing():
+        with pytest.warns(UserWarning, match="Counting runs call by call") if not seed else nullcontext():
             close(converted(mine), wanted)
         close(mine, x)
         for name, buffer in own.named_buffers():
@@ -205,12 +222,6 @@ def test_what_is_written() -> None:
     assert torch.equal(net.seen, own.seen)
     assert net.calls == 0
     assert isinstance(net.last, torch.Tensor)
-
-
-class _nothing:  # noqa: N801 - a statement's word
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 class Rounded(torch.autograd.Function):
@@ -325,14 +336,13 @@ def test_new_paths_in_each_call_end_in_calls_without_a_graph(way: str) -> None:
     converted = convert.from_torch(net, share=False)
     function = {"alone": lambda: converted, "jit": lambda: lm.jit(converted),
                 "Predictor": lambda: lm.infer.Predictor(converted, device="cpu")}[way]()  # fmt: skip
-    said = []
-    with pytest.warns(UserWarning) as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for number in range(12):
             x = starting_with(number)
             close(function(lm.tensor(x.numpy())), net(x))
-            said.append([str(w.message) for w in caught])
-    assert any("Net runs call by call, uncompiled" in text for text in said[-1])
-    assert said[-1] == said[-2]  # once
+    texts = [str(w.message) for w in caught]
+    assert sum("Net runs call by call, uncompiled" in text for text in texts) == 1
     close(function(lm.tensor(starting_with(2).numpy())), net(starting_with(2)))
     with pytest.raises(convert.TorchConversionError):  # a record for no call
         convert.to_onnx(converted, X.numpy())
@@ -383,7 +393,8 @@ def test_a_function_without_a_counterpart_is_named_with_its_line() -> None:
         return x
 
     with pytest.raises(
-        convert.TorchConversionError, match=r"linalg.linalg_eig: gives complex numbers \(.*test_calling.py:\d+\)"
+        convert.TorchConversionError,
+        match=r"linalg.linalg_eig: gives complex numbers \(.*test_calling.py:\d+\)",
     ):
         called(Net(run), X)
 
@@ -423,7 +434,8 @@ def test_calls_of_several_threads() -> None:
     torch.manual_seed(0)
     net = Net(wandering, a=nn.Linear(5, 5)).eval()
     converted = convert.from_torch(net, share=False)
-    with pytest.warns(UserWarning, match="runs call by call"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         for number in range(9):
             converted(starting_with(number))
     wrong: list[Any] = []

@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
 
 def backbone(channels: int = 8) -> Any:
     net: Any = nn.Sequential(
-        nn.Conv2d(3, channels, 3, stride=4, padding=1), nn.ReLU(), nn.Conv2d(channels, channels, 3, stride=2, padding=1)
+        nn.Conv2d(3, channels, 3, stride=4, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(channels, channels, 3, stride=2, padding=1),
     )
     net.out_channels = channels
     return net
@@ -47,7 +49,10 @@ def mask_rcnn() -> Any:
 
 
 def one_stage(kind: str) -> Any:
-    where, options = vision.module("models.detection"), {"min_size": 64, "max_size": 96, "detections_per_img": 20}
+    where, options = (
+        vision.module("models.detection"),
+        {"min_size": 64, "max_size": 96, "detections_per_img": 20},
+    )
     ratios = (1.0,) if kind == "FCOS" else (0.5, 1.0)
     sizes = (16,) if kind == "FCOS" else (16, 32)
     return getattr(where, kind)(backbone(32), 4, anchor_generator=anchors(sizes, ratios), **options)
@@ -67,6 +72,9 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "fcos": lambda: one_stage("FCOS"),
     "ssd": ssd,
 }
+
+
+NAMES = [n if n == "faster_rcnn" else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
 
 
 def made(name: str) -> Any:
@@ -99,7 +107,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*(runs call by call|computed op by op):UserWarning")
-@pytest.mark.parametrize("name", ["faster_rcnn", *(pytest.param(n, marks=pytest.mark.slow) for n in list(NETWORKS)[1:])])
+@pytest.mark.parametrize("name", NAMES)
 def test_detections_are_torchvisions(name: str) -> None:
     net = made(name)
     converted = convert.from_torch(net, share=False)
@@ -122,7 +130,9 @@ def test_deformable_convolutions(groups: int, parts: int, masked: bool) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.offset = nn.Conv2d(6, 2 * parts * 6, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2))
-            self.mask = nn.Conv2d(6, parts * 6, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2)) if masked else None
+            self.mask = (
+                nn.Conv2d(6, parts * 6, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2)) if masked else None
+            )
             self.conv = vision.module("ops").DeformConv2d(
                 6, 9 - 9 % groups, (3, 2), stride=(2, 1), padding=1, dilation=(1, 2), groups=groups
             )

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map
 
 from lamina import ops
 from lamina._tree import flatten, unflatten
@@ -59,7 +59,9 @@ _UNKNOWN = object()
 #: Functions for which Python needs numbers.
 _READS = frozenset((*READS, torch.Tensor.__repr__, torch.Tensor.__format__))
 #: Attributes of a stand-in that are those of what it stands for.
-_ATTRIBUTES = frozenset(("device", "is_cuda", "is_cpu", "is_meta", "requires_grad", "is_leaf", "grad_fn", "grad"))
+_ATTRIBUTES = frozenset(
+    ("device", "is_cuda", "is_cpu", "is_meta", "requires_grad", "is_leaf", "grad_fn", "grad")
+)
 #: What a function's module has to find out whether modes are to be asked.
 _ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
@@ -83,9 +85,9 @@ class CodeKinds:
 
     def require_graph(self, kind: CallKind, always: bool) -> None:
         """Raise NoGraphError for calls that have none; always: even though there may be one."""
-        own = [(known, reason) for known, reason in self._kinds if known[0] == kind[0]]
-        for known, reason in own:
-            if not always and (known == kind or len(own) >= KINDS):
+        alike = [(other, reason) for other, reason in self._kinds if other[0] == kind[0]]
+        for other, reason in alike:
+            if not always and (other == kind or len(alike) >= KINDS):
                 raise NoGraphError(reason)
 
     def is_another_path(self, paths: int) -> bool:
@@ -139,9 +141,13 @@ class _CodeRun(CodeMode):
         super().__init__()
         self.module, self.state, self.operands, self.on_a_tape = module, state, operands, on_a_tape
         self._names = {id(x): name for name, x in _held(module)}
-        self._of_torch: dict[int, tuple[torch.Tensor, StandIn]] = {}  # stand-ins for tensors with memory, by id
+        self._of_torch: dict[
+            int, tuple[torch.Tensor, StandIn]
+        ] = {}  # stand-ins for tensors with memory, by id
         self._run = FxRun(FxProgram(GraphModule({}, FxGraph())), {})
-        self._run.device = next((x.device for x in (*operands, *map(state.get, state)) if x is not None), None)
+        self._run.device = next(
+            (x.device for x in (*operands, *map(state.get, state)) if x is not None), None
+        )
 
     def __call__(self, stays: Sequence[str], inputs: Inputs) -> GraphResults:
         """Run the module for such inputs."""
@@ -155,7 +161,9 @@ class _CodeRun(CodeMode):
                     for mode in (self, *rewriting_modes(), _Numbers(self)):  # the last decide first
                         stack.enter_context(mode)
                     found = self.module(*args, **kwargs)
-                leaves, structure = flatten((found, own.changed()), open_dataclasses=True, opens=holds_tensors)
+                leaves, structure = flatten(
+                    (found, own.changed()), open_dataclasses=True, opens=holds_tensors
+                )
                 results, attributes = unflatten(structure, [self._value(x) for x in leaves])
                 assigned = self._assigned(before)
             finally:
@@ -449,7 +457,9 @@ def _attribute_of(func: Any) -> tuple[str, bool]:
     """The name of the attribute that a function reads or sets, and whether it sets it; "" for other functions."""
     owner = getattr(func, "__self__", None)
     if isinstance(owner, GetSetDescriptorType | property) and func.__name__ in ("__get__", "__set__"):
-        name = owner.__name__ if isinstance(owner, GetSetDescriptorType) else owner.fget.__name__
+        name = (
+            owner.__name__ if isinstance(owner, GetSetDescriptorType) else getattr(owner.fget, "__name__", "")
+        )
         return name, func.__name__ == "__set__"
     return "", False
 

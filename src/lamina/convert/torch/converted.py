@@ -193,7 +193,7 @@ class ConvertedModule(ConvertedPart):
             part = self.get_submodule(path)
             if (held := part._parameters.get(own)) is not None:
                 write(held, value)  # a training step goes on from there
-            elif part._buffers[own].shape == value.shape:
+            elif (before := part._buffers[own]) is not None and before.shape == value.shape:
                 part._set_buffer(own, value)
             else:
                 part._put_buffer(own, value)
@@ -563,8 +563,8 @@ def from_torch(
     compiled step moves them into its own; else they are copies. exclude: modules for which it is true stay PyTorch's,
     including their submodules: each call of one is one op that PyTorch computes and differentiates (once); their
     parameters and buffers belong to the converted network like all others. fullgraph: raise TorchConversionError for
-    code that no graph holds, or that takes another one in each call. By default it is run call by call, each call of a
-    function of PyTorch computed at once by its op, with a warning: also in lamina.jit and a Predictor.
+    code that no graph holds, or that takes another one in each call. By default it is run call by call, each call of
+    a function of PyTorch computed at once by its op, with a warning: also in lamina.jit and a Predictor.
 
     Raises TorchConversionError for unsupported functions, with the function and the line that calls it, and for
     modules that torch.export cannot export; ValueError where exclude is true for the whole network. Source:

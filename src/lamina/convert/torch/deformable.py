@@ -54,9 +54,7 @@ def _columns(x: Any, at: Any, mask: Any) -> Any:
     shift = ops.cast(ops.operand(np.array([1 / width - 1, 1 / height - 1])), at.dtype)
     grid = at[..., [1, 0]] * scale + shift  # from -1 to 1 over the outer edges of the image, x before y
     images = x.reshape((n * parts, channels // parts, height, width))
-    found = ops.grid_sample(
-        images, grid.reshape((n * parts, count * rows, columns, 2)), align_corners=False
-    )
+    found = ops.grid_sample(images, grid.reshape((n * parts, count * rows, columns, 2)), align_corners=False)
     found = found.reshape((n, parts, channels // parts, count, rows, columns))
     found = found if mask is None else found * mask
     return found.reshape((n, channels, count, rows, columns))

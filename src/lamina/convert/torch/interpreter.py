@@ -255,6 +255,7 @@ class FxRun:
         self.autocast: Autocast = outer.autocast if outer else Autocast()
 
     def __call__(self, values: Sequence[Any]) -> FxResult:
+        """The results of all nodes, with these values for the placeholders."""
         own = [v if isinstance(v, Cell) or not _is_tensor(v) else Cell(ops.operand(v)) for v in values]
         first = itertools.chain(map(read, own), self.attributes.values())
         self.device = self.device or _place(x.device for x in first if isinstance(x, Tensor))

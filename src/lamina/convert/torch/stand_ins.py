@@ -1,7 +1,7 @@
 """Stand-ins: PyTorch tensors without values, for which Lamina computes while a network's own code runs.
 
-A stand-in has a shape, a dtype, strides, and memory that its views share, all on PyTorch's device "meta"; the value is
-in its cell.
+A stand-in has a shape, a dtype, strides, and memory that its views share, all on PyTorch's device "meta"; the value
+is in its cell.
 """
 
 from __future__ import annotations
