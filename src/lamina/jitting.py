@@ -15,14 +15,7 @@ from lamina import _tree
 from lamina._cached import cached_property
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
-from lamina.graph.ir.call_numbers import (
-    MANY,
-    AtOnceError,
-    SameNumbers,
-    running_at_once,
-    warn_of_many,
-    warn_of_values,
-)
+from lamina.graph.ir.call_numbers import MANY, CallNumbers, SameNumbers, warn_of_many, warn_of_values
 from lamina.graph.ir.capture import Capture
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.ir.surroundings import SameSurroundings, changed_variables, is_number, reads_of
@@ -35,7 +28,7 @@ from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
 from lamina.spec import Policy, Spec, current_policy
-from lamina.tensors import Tensor, array_spec, as_tensor, plain_array
+from lamina.tensors import Tensor, array_spec, plain_array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,8 +100,9 @@ def jit(
     An argument that is also a tensor of fn's closure which fn writes stays one tensor, as without `jit`: fn sees its
     writes in the argument, and such arguments have a program of their own.
 
-    A converted network that runs its own code call by call (`from_torch`) has no program: functions that call it run
-    at once, too.
+    What a program depends on of the arguments' numbers (how many elements a mask selects) is compared in each call.
+    From 16 such programs for arguments of one kind on, calls with other numbers are computed op by op, and so are
+    those of converted networks that run their own code (`from_torch`).
 
     Calls are thread-safe. Inside another trace (`jit`, `trace`, `grad`) the function is simply called.
 
@@ -152,7 +146,6 @@ class Jitted(Generic[P, R]):
         self._written: dict[int, ref[Tensor]] = {}  # tensors of the closure that fn writes, by id
         # The numbers among the arguments of which programs were made, by the other arguments.
         self._tried: dict[Hashable, list[dict[int, Any]]] = {}
-        self._uncompiled: set[Hashable] = set()  # the keys of arguments for which fn is run at once
         self._lock = threading.RLock()
         self._tuner = CallTuner("" if tuning else "switched off")
         renew_after_fork(self)
@@ -171,11 +164,13 @@ class Jitted(Generic[P, R]):
         if recorder() is not None or any(isinstance(x, Value) for x in given.leaves):
             return self.fn(*args, **kwargs)
         arrays = [plain_array(x) for x in given.arrays]
-        try:
-            program = self._program(given)
-        except AtOnceError:
-            return self._at_once(given)  # type: ignore[no-any-return]
-        if key is not None and len(found) < _MOST_KNOWN and not program.numbers:
+        program = self._program(given)
+        if (
+            isinstance(program, Traced)
+            and key is not None
+            and len(found) < _MOST_KNOWN
+            and not program.numbers
+        ):
             kept = [(x.spec, x.device) for x in given.leaves]
             found[key] = _KnownTrace(kept, policy, program)
         return program.run(arrays)  # type: ignore[no-any-return]
@@ -190,14 +185,21 @@ class Jitted(Generic[P, R]):
         return self._tuner.state
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Executable:
-        """The executable for arguments of these shapes, compiled if there is none yet, not run."""
-        return self._program(_Arguments.of(args, kwargs)).executable
+        """The executable for arguments of these shapes, compiled if there is none yet, not run.
+
+        Raises TypeError for a function that is computed op by op.
+        """
+        found = self._program(_Arguments.of(args, kwargs))
+        if isinstance(found, ComputedOnce):
+            raise TypeError(
+                f"jit: {_name(self.fn)} is computed op by op for such arguments, without a program"
+            )
+        return found.executable
 
     def clear(self) -> None:
         """Drop all programs."""
         with self._lock:
             self._programs.clear()
-            self._uncompiled = set()
             self._tried = {}
             self._known = {}  # a concurrent lookup writes into the previous dictionary
 
@@ -214,41 +216,26 @@ class Jitted(Generic[P, R]):
         lines = [f"jit({_name(self.fn)}): {len(self._programs)} of at most {self._programs.most} programs"]
         return "\n".join([*lines, *(f"  {p.executable!r}" for p in self._programs)])
 
-    def _program(self, given: _Arguments) -> Traced:
+    def _program(self, given: _Arguments) -> Traced | ComputedOnce:
         """The program for these arguments, traced and compiled if there is none."""
         shared = self._shared(given.leaves)
         same = tuple([(i, id(given.leaves[i])) for i in shared])
         key = given.structure, given.keys(), current_policy(), same
         with self._lock:
-            if key in self._uncompiled:
-                raise AtOnceError(
-                    f"jit: {_name(self.fn)} is run at once for such arguments, without a program"
-                )
             arrays = given.arrays
             found = self._programs.find(key, lambda program: program.holds() and program.numbers(arrays))
-            if found is None:
-                try:
-                    with collector_paused(), running_at_once():
-                        found = self._compile(given, shared)
-                except AtOnceError:
-                    self._uncompiled.add(key)
-                    raise
-                if found is None:
-                    return self._program(given)
+            if found is not None:
+                return found
+            with collector_paused():
+                made = self._compile(given, shared, self._programs.count(key))
+            if made is None:
+                return self._program(given)
+            if isinstance(made, Traced):
                 before = self._programs.newest(key)
-                self._programs.add(key, found, Traced.may_hold_again)
+                self._programs.add(key, made, Traced.may_hold_again)
                 self._known = {}
-                self._warn_of_many(given, key, before, found)
-            return found
-
-    def _at_once(self, given: _Arguments) -> Any:
-        """fn's result without a program: each of its ops is computed as it is called."""
-        tensors = [as_tensor(x) if is_array(x) else x for x in given.leaves]
-        own = next((x.device for x in tensors if isinstance(x, Tensor)), None)
-        where = self.device or own
-        there = [x.to(where) if isinstance(x, Tensor) and where is not None else x for x in tensors]
-        args, kwargs = _tree.unflatten(given.structure, there)
-        return self.fn(*args, **kwargs)
+                self._warn_of_many(given, key, before, made)
+            return made
 
     def _warn_of_many(self, given: _Arguments, key: Hashable, before: Traced | None, found: Traced) -> None:
         """Say what makes so many programs. found: the newest one of this key, before: the one before it."""
@@ -285,9 +272,15 @@ class Jitted(Generic[P, R]):
         wholes = () if x._part is None else (x._part.whole(), x._part.first())
         return any(y is not None and self._writes(y) for y in wholes)  # type: ignore[arg-type]
 
-    def _compile(self, arguments: _Arguments, shared: Sequence[int]) -> Traced | None:
-        """Trace fn on values in place of the arrays, and compile the record. None if it turns out that further
-        arguments are shared (see `_shared`)."""
+    def _compile(
+        self, arguments: _Arguments, shared: Sequence[int], count: int
+    ) -> Traced | ComputedOnce | None:
+        """Trace fn on values in place of the arrays, and compile the record; from `MANY` programs of such arguments
+        on, one that depends on their numbers is computed once instead. None if it turns out that further arguments
+        are shared (see `_shared`).
+
+        count: of programs of such arguments.
+        """
         pairs = zip(arguments.names, arguments.leaves, strict=True)
         inputs = [Value(array_spec(x), name=name) for name, x in pairs if is_array(x)]
         values = iter(inputs)
@@ -297,6 +290,7 @@ class Jitted(Generic[P, R]):
         args, kwargs = _tree.unflatten(arguments.structure, standing)
         capture = Capture()
         capture.numbers.given = dict(zip(inputs, arguments.arrays, strict=True))
+        capture.numbers.may_serve_once = True
         own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
         fixed = [x for x in arguments.leaves if not is_array(x)]
         capture.guard(SameSurroundings(reads_of(self.fn, objects=fixed)))
@@ -317,6 +311,8 @@ class Jitted(Generic[P, R]):
             return None
         held = list(capture.tensors.values())
         where = self.device or self._device(arguments.arrays, held, capture)
+        if capture.numbers.serves_once or (capture.numbers.asked and count >= MANY):
+            return ComputedOnce(result, given, capture)
         return Traced.of(self, result, inputs, given, capture, where)
 
     def _device(self, arrays: Sequence[Any], held: Sequence[Tensor], capture: Capture) -> Device:
@@ -405,11 +401,7 @@ class Traced:
     def run(self, inputs: Sequence[Any]) -> Any:
         """The results for the arrays among the arguments."""
         made = self._outputs(inputs)
-        if self.result is _PLACE:
-            return made[0]
-        rest = iter(made)
-        found, structure = self.results
-        return _tree.unflatten(structure, [next(rest) if x is _PLACE else x for x in found])
+        return made[0] if self.result is _PLACE else _filled(self.results, made)
 
     @cached_property
     def results(self) -> tuple[list[Any], Structure]:
@@ -435,6 +427,42 @@ class Traced:
     def may_hold_again(self) -> bool:
         """Whether the tensors of the closure still have the same dtype and device."""
         return all(x.spec.open == spec and x.device == where for x, spec, where in self.state)
+
+
+@dataclass(eq=False)
+class ComputedOnce:
+    """One trace of a call that no program serves: its values are computed one by one.
+
+    result: as in `Traced`. outputs: the values of the tensors in it.
+    """
+
+    result: Any
+    outputs: Sequence[Value]
+    capture: Capture
+
+    @property
+    def numbers(self) -> CallNumbers:
+        """Those that the trace depends on."""
+        return self.capture.numbers
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """The results of the call for which it was traced, and what the function writes."""
+        capture, written = self.capture, list(self.capture.written.items())
+        self.numbers.given = {**self.numbers.given, **{value: ask() for value, ask in capture.feeds}}
+        results = [*self.outputs, *(value for _, value in written)]
+        made = self.numbers.results([*results, *capture.exchanged(results)])
+        for (key, _), new in zip(written, made[len(self.outputs) :], strict=False):
+            capture.tensors[key].copy_(new)
+        for done in capture.finals:
+            done()
+        return _filled(_tree.flatten(self.result, open_dataclasses=True), made)
+
+
+def _filled(results: tuple[list[Any], Structure], made: Sequence[Tensor]) -> Any:
+    """A result with its tensors in the places of the marks."""
+    rest = iter(made)
+    found, structure = results
+    return _tree.unflatten(structure, [next(rest) if x is _PLACE else x for x in found])
 
 
 #: Number of argument kinds that are cached by identity.

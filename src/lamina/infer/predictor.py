@@ -15,7 +15,7 @@ from lamina import _tree, backends, ops
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, compile, constant, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
-from lamina.graph.ir.call_numbers import AtOnceError, running_at_once, warn_of_no_program
+from lamina.graph.ir.call_numbers import warn_of_no_program
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
@@ -278,17 +278,15 @@ class Predictor(Checked):
         """The program that serves inputs of a kind: one for more samples if proven equivalent, else its own."""
         with self._compiling:
             if kind in self._uncompiled and self._same():
-                raise AtOnceError(self._uncompiled[kind])
+                raise CallNeededError(self._uncompiled[kind])
             if kind not in self._uses:
                 with collector_paused():
                     self.renewed()  # changes since then invalidate the existing programs, too
                     try:
-                        with running_at_once():
-                            traced = self.traced(kind.structure, kind.specs)
+                        traced = self.traced(kind.structure, kind.specs)
                     except CallNeededError as error:
                         self._uncompiled[kind] = str(error)
-                        if not isinstance(error, AtOnceError):  # whoever raises that has said why
-                            warn_of_no_program(f"{type(self).__name__} of {type(self.net).__name__}", error)
+                        warn_of_no_program(f"{type(self).__name__} of {type(self.net).__name__}", error)
                         raise
                     use = self._filled(kind, traced.graph) or self._exact(kind, traced)
                 self._uses[kind] = use

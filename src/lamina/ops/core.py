@@ -486,6 +486,9 @@ class Recorder(Protocol):
         """The numbers of a value in the call that is recorded; the recording then serves calls that have the same,
         if it asks. None if they are not known."""
 
+    def serves_once(self) -> bool:
+        """Asks that the recording serve this call alone, its values being computed one by one; whether it will."""
+
     def assigns(self, holder: Any, name: str) -> None:
         """Called before an attribute of an object is assigned."""
 

@@ -111,6 +111,50 @@ class CompiledStep:
         return self.closed.hold()
 
 
+@dataclass
+class ComputedStep:
+    """One step that no program serves: the values of its trace are computed one by one.
+
+    rates: the specs of the rates' inputs; placed: the values of these. The others are as in `CompiledStep`.
+    """
+
+    traced: TracedStep
+    held: Sequence[Tensor]
+    placed: Sequence[Value]
+    closed: ClosedOver
+    rates: Sequence[Spec]
+    numbers: CallNumbers
+    executable: None = None
+
+    @property
+    def counts(self) -> bool:
+        """As in `CompiledStep`."""
+        return len(self.traced.figures) == 3
+
+    @property
+    def grads(self) -> Sequence[str]:
+        """As in `CompiledStep`."""
+        return list(self.traced.grads)
+
+    @property
+    def reached(self) -> frozenset[str]:
+        """As in `CompiledStep`."""
+        return self.traced.reached
+
+    def run(self, *inputs: Any) -> list[Tensor]:
+        """The step on the rates and the batch for which it was traced: as `CompiledStep.run`."""
+        rates = dict(zip(self.placed, inputs, strict=False))
+        self.numbers.given = {**self.numbers.given, **rates}
+        figures = [*self.traced.figures, *self.traced.grads.values()]
+        states = [*self.traced.states, *self.closed.outputs]
+        tensors = [*self.held, *(self.closed.kept[i] for i in self.closed.updated)]
+        moved = [(x, v) for x, v in zip(tensors, states, strict=True) if v.behind.node is not None]
+        made = self.numbers.results([*figures, *(v for _, v in moved)])
+        for (x, _), new in zip(moved, made[len(figures) :], strict=True):
+            x.copy_(new)
+        return made[: len(figures)]
+
+
 def _in_short(names: Sequence[str]) -> str:
     """A few of the names, with a checksum over all if truncated."""
     if len(names) <= _SHOWN:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from lamina import _tree, backends, ops
 from lamina.distributed.collectives import all_reduce_each
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Value
-from lamina.graph.ir.call_numbers import warn_of_many, warn_of_values
+from lamina.graph.ir.call_numbers import MANY, warn_of_many, warn_of_values
 from lamina.graph.ir.graph import traced_for
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
@@ -36,7 +37,7 @@ from lamina.tensors import Tensor, array_spec, flatten_arrays
 from lamina.train.averaging import AveragedModel
 from lamina.train.batch_kind import BatchKind
 from lamina.train.closing import ClosedOver
-from lamina.train.compiled_step import CompiledStep
+from lamina.train.compiled_step import CompiledStep, ComputedStep
 from lamina.train.options import Options
 from lamina.train.state import State
 from lamina.train.step_trace import Loss, StepTrace
@@ -271,9 +272,11 @@ class Step:
             others = self._with_gradient() if updates else frozenset()
             program = self._program(kind, others, (*given, *wanted))
             if self.options.parallel is not None:  # a rank's own steps are not compared with others'
+                assert isinstance(program, CompiledStep)
                 progress.begin_step(self.number)
                 self._compare(program, kind.samples, self.options.parallel)
-            with self._tuner.before(program.executable):
+            tuned = None if isinstance(program, ComputedStep) else self._tuner.before(program.executable)
+            with tuned or nullcontext():
                 try:
                     results = iter(
                         program.run(*self._groups.given(self.number, program.rates), *given, *wanted)
@@ -402,11 +405,13 @@ class Step:
         inputs, targets: a Spec, or a tree of them in the arrays' structure.
         """
         (given, takes), (wanted, goals) = _tree.flatten(inputs), _tree.flatten(targets)
-        return self._program(BatchKind(takes, goals, tuple(s.open for s in (*given, *wanted))))
+        found = self._program(BatchKind(takes, goals, tuple(s.open for s in (*given, *wanted))))
+        assert isinstance(found, CompiledStep)  # what is traced for no call serves all
+        return found
 
     def _program(
         self, kind: BatchKind, gathered: frozenset[str] = frozenset(), arrays: Sequence[Any] = ()
-    ) -> CompiledStep:
+    ) -> CompiledStep | ComputedStep:
         """gathered: parameters that already have a gradient; those of them that the program's own loss does not
         depend on are updated by that gradient alone. arrays: the batch's, where there is one."""
 
@@ -417,12 +422,14 @@ class Step:
         with self._turn:
             others = gathered - self._reached.get(key, frozenset())
             found = self._programs.find((key, others), serves)
-            if found is None:
-                with collector_paused():
-                    found = self._compile(kind, others, arrays)
-                self._reached[key] = found.reached
-                self._keep((key, others - found.reached), found)
-            return found
+            if found is not None:
+                return found
+            with collector_paused():
+                made = self._compile(kind, others, arrays, self._programs.count((key, others)))
+            if isinstance(made, CompiledStep):
+                self._reached[key] = made.reached
+                self._keep((key, others - made.reached), made)
+            return made
 
     def _keep(self, key: Hashable, made: CompiledStep) -> None:
         """Keep a new program, and say what makes many of them."""
@@ -463,7 +470,11 @@ class Step:
         self.state.extend(self.modules, self._groups, self.precision, self.options, self._home)
 
     # ---- the program
-    def _compile(self, kind: BatchKind, gathered: frozenset[str], arrays: Sequence[Any]) -> CompiledStep:
+    def _compile(
+        self, kind: BatchKind, gathered: frozenset[str], arrays: Sequence[Any], count: int
+    ) -> CompiledStep | ComputedStep:
+        """count: of the programs of such batches: from `MANY` on, one that depends on a batch's numbers is computed
+        once instead."""
         self.state.check_types(self.modules, self.precision)
         self._extend()
         held = self.state.named()
@@ -484,7 +495,10 @@ class Step:
         known = {values[name]: x for name, x in held.items()} | dict(zip(batch, arrays, strict=bool(arrays)))
         with policy(tf32=self.precision.tf32), traced_for(self.device):
             traced, capture = trace(values, kind, gathered, known if arrays else {})
-        closed = ClosedOver(capture, self.device)
+        closed, numbers = ClosedOver(capture, self.device), capture.numbers
+        if numbers.serves_once or (numbers.may_serve_once and numbers.asked and count >= MANY):
+            placed = [values[name] for name in rates]
+            return ComputedStep(traced, list(held.values()), placed, closed, given, numbers)
         return CompiledStep.of(
             list(values.values()),
             traced,

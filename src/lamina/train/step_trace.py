@@ -110,6 +110,7 @@ class StepTrace:
         while True:
             capture = StepCapture()
             capture.numbers.given = known
+            capture.numbers.may_serve_once = bool(known) and self.options.parallel is None
             traced = self._traced(values, kind, capture, gathered)
             rounded = self._written_in_half(capture)
             if not rounded:

@@ -359,14 +359,14 @@ def test_few_paths_keep_their_graphs() -> None:
     assert len(function._programs) == 3
 
 
-def of_numpy(net: Any, x: Any) -> Any:
-    """Computed by NumPy in between, of more numbers than are compared in a call: no graph has that."""
-    most = np.sort(x.detach().numpy().reshape(-1))[-3:].copy()
-    return net.a(x) * torch.from_numpy(most).sum()
+def of_bytes(net: Any, x: Any) -> Any:
+    """Computed by Python from more numbers than are compared in a call: no graph has that."""
+    numbers = np.frombuffer(x.detach().numpy().tobytes(), np.float32)
+    return net.a(x) * float(np.sort(numbers)[-3:].sum())
 
 
 def test_a_whole_graph_can_be_asked_for() -> None:
-    net, x = Net(of_numpy, a=nn.Linear(50, 2)), torch.randn(100, 50)
+    net, x = Net(of_bytes, a=nn.Linear(50, 2)), torch.randn(100, 50)
     with pytest.raises(convert.TorchConversionError, match="Net: torch.export makes no graph of it"):
         convert.from_torch(net, fullgraph=True)(x)
     with pytest.raises(convert.TorchConversionError, match="Net: torch.export makes no graph of it"):
@@ -379,11 +379,37 @@ def test_a_whole_graph_can_be_asked_for() -> None:
         close(copy.deepcopy(converted)(lm.tensor(x.numpy())), net(x))
 
 
-def test_a_training_step_needs_a_graph() -> None:
-    converted = convert.from_torch(Net(of_numpy, a=nn.Linear(50, 2)), share=False)
-    step = lm.train_step(converted, lambda y, _: (y * y).mean(), optim.SGD(lr=0.1), device="cpu")
-    with pytest.raises(convert.TorchConversionError, match="torch.export makes no graph"):
-        step(np.ones((100, 50), np.float32), np.zeros(100))
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_steps_are_pytorchs(precision: str) -> None:
+    """Computed op by op where no graph holds the code; buffers and numbers that are kept have those of the step."""
+
+    def run(net: Any, x: Any) -> Any:
+        y = of_bytes(net, x)
+        net.last = y.detach().mean() + (0 if net.last is None else net.last)
+        return net.norm(y) + net.last
+
+    torch.manual_seed(0)
+    net = Net(run, a=nn.Linear(50, 3), norm=nn.BatchNorm1d(3), last=None)
+    converted = convert.from_torch(net, share=False)
+    own = copy.deepcopy(net)
+    rule = torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)
+    step = lm.train_step(
+        converted, lambda y, t: ((y - t) ** 2).mean(), optim.SGD(lr=0.1, momentum=0.9), precision=precision, device="cpu"
+    )
+    most = 1e-5 if precision == "fp32" else 0.03
+    for seed in range(4):
+        draw = torch.Generator().manual_seed(seed)
+        x, wanted = torch.randn(100, 50, generator=draw), torch.randn(100, 3, generator=draw)
+        rule.zero_grad()
+        loss = ((own(x) - wanted) ** 2).mean()
+        loss.backward()
+        rule.step()
+        with pytest.warns(UserWarning, match="Net runs call by call") if not seed else nullcontext():
+            assert float(step(x.numpy(), wanted.numpy())) == pytest.approx(loss.item(), rel=most)
+    for (_, theirs), mine in zip(own.named_parameters(), converted.parameters(), strict=True):
+        close(mine, theirs, most)
+    close(dict(converted.named_buffers())["norm.running_mean"], own.norm.running_mean, most)
+    assert len(step._programs) == 0
 
 
 def test_a_function_without_a_counterpart_is_named_with_its_line() -> None:

@@ -205,7 +205,7 @@ def test_other_decisions_are_those_of_the_call(forward: Any) -> None:
 def test_what_always_raises_is_raised() -> None:
     with pytest.raises(convert.TorchConversionError, match="ValueError: always"):
         convert.from_torch(Deciding(never_passing), fullgraph=True)(X, Y)
-    with pytest.raises(ValueError, match="^always$"):
+    with pytest.raises(ValueError, match="^always"):
         convert.from_torch(Deciding(never_passing))(X, Y)
 
 

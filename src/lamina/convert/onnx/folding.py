@@ -55,6 +55,10 @@ class Folding:
         """Itself."""
         return x
 
+    def serves_once(self) -> bool:
+        """Never."""
+        return False
+
     def knows(self, x: Operand) -> bool:
         """Always."""
         return True

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from functools import cache
 from types import FunctionType, GetSetDescriptorType
 from typing import Any, TypeAlias
+from weakref import ref
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -29,7 +30,7 @@ from lamina.convert.torch.assigned import Buffers
 from lamina.convert.torch.autocast import Autocast
 from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.complexes import ComplexCell, involved, knows
-from lamina.convert.torch.deciding import with_ends
+from lamina.convert.torch.deciding import CallNeeded, with_ends
 from lamina.convert.torch.exporting import EXPORTING, GraphResults, Inputs, NoGraphError, rewriting_modes
 from lamina.convert.torch.interpreter import FxProgram, FxRun, find
 from lamina.convert.torch.known_numbers import READS
@@ -40,11 +41,11 @@ from lamina.convert.torch.raising import own_frame
 from lamina.convert.torch.stand_ins import CodeMode, StandIn, stand_in
 from lamina.convert.torch.staying import call_of, standing
 from lamina.convert.torch.targets import PYTHON, full_name, own_name, schemas
-from lamina.graph.ir.call_numbers import MANY
+from lamina.graph.ir.call_numbers import MANY, numbers_now
 from lamina.graph.ir.surroundings import users_frame
 from lamina.graph.transforms.arguments import tensors
 from lamina.graph.transforms.derivatives import on_tape
-from lamina.ops.core import Operand
+from lamina.ops.core import Operand, recorder, recording
 from lamina.runtime import Device
 from lamina.tensors import as_tensor
 
@@ -58,6 +59,8 @@ IN_A_ROW = 6
 _UNKNOWN = object()
 #: Functions for which Python needs numbers.
 _READS = frozenset((*READS, torch.Tensor.__repr__, torch.Tensor.__format__))
+#: Those that give arrays of NumPy, which has no bfloat16.
+_TO_NUMPY = (torch.Tensor.numpy, torch.Tensor.__array__)
 #: Attributes of a stand-in that are those of what it stands for.
 _ATTRIBUTES = frozenset(
     ("device", "is_cuda", "is_cpu", "is_meta", "requires_grad", "is_leaf", "grad_fn", "grad")
@@ -119,7 +122,8 @@ def run_code(
 ) -> GraphResults:
     """The results of a module's forward as it nests them, and everything that it wrote.
 
-    stays: the parts that PyTorch computes. state: the operands of parameters and buffers by dotted name.
+    stays: the parts that PyTorch computes. state: the operands of parameters and buffers by dotted name. Within a
+    record it is of the numbers of its call.
     Raises TorchConversionError for a function without a counterpart, and what the module's code raises.
     """
 
@@ -141,9 +145,9 @@ class _CodeRun(CodeMode):
         super().__init__()
         self.module, self.state, self.operands, self.on_a_tape = module, state, operands, on_a_tape
         self._names = {id(x): name for name, x in _held(module)}
-        self._of_torch: dict[
-            int, tuple[torch.Tensor, StandIn]
-        ] = {}  # stand-ins for tensors with memory, by id
+        #: Stand-ins for tensors with memory, by id; and all that were made.
+        self._of_torch: dict[int, tuple[torch.Tensor, StandIn]] = {}
+        self._made: list[ref[StandIn]] = []
         self._run = FxRun(FxProgram(GraphModule({}, FxGraph())), {})
         self._run.device = next(
             (x.device for x in (*operands, *map(state.get, state)) if x is not None), None
@@ -169,7 +173,7 @@ class _CodeRun(CodeMode):
             finally:
                 for buffers, own_buffers in before:
                     buffers.update(own_buffers)
-        self._write_constants()
+        self._settle()
         written = {i: cell.read() for i, cell in enumerate(given) if cell.version}
         return GraphResults(results, self._changed() | assigned, written, attributes)
 
@@ -192,12 +196,25 @@ class _CodeRun(CodeMode):
             if buffer is not None and held.get(name) is not buffer and held.get(name) is not None
         }
 
-    def _write_constants(self) -> None:
-        """Writes to tensors that the code keeps beside its parameters and buffers reach their memory."""
-        for i, (x, stand) in self._of_torch.items():
-            if i not in self._names and stand.cell.version:
+    def _settle(self) -> None:
+        """What the code keeps beside parameters and buffers gets its numbers: now, or when those of a record's call
+        are computed."""
+        items = self._of_torch.items()
+        written = [(x, stand) for i, (x, stand) in items if i not in self._names and stand.cell.version]
+        kept = [stand for made in self._made if (stand := made()) is not None]
+
+        def settle(numbers: Callable[[Any], Any]) -> None:
+            for stand in (*kept, *(stand for _, stand in written)):
+                stand.settle(numbers)
+            for x, stand in written:
                 with torch.no_grad():
                     x.copy_(_with_numbers(stand))
+
+        by: Any = recorder()
+        if by is not None and by.lasts:
+            by.numbers.finals.append(settle)
+        else:
+            settle(lambda value: value)
 
     # ------------------------------------------------------------------------------------------------------- calls
     def __torch_function__(
@@ -227,8 +244,10 @@ class _CodeRun(CodeMode):
         """What a function gives of the numbers of tensors."""
         leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         stands = {id(x): self._stand_in(x) for x in leaves}
-        args, kwargs = (_mapped(x, stands, _with_numbers) for x in (args, kwargs))
         with torch._C.DisableTorchFunction():
+            args, kwargs = (_mapped(x, stands, _with_numbers) for x in (args, kwargs))
+            if func in _TO_NUMPY and args[0].dtype is torch.bfloat16:  # mixed precision: the code is of float32
+                args = (args[0].float(), *args[1:])
             return func(*args, **kwargs)
 
     def _with_numbers_as_ends(self, args: Any) -> Any:
@@ -260,7 +279,7 @@ class _CodeRun(CodeMode):
             raise
         finally:
             run.values = {}
-        return call.results(found, shown)
+        return call.results(found, shown, self._made)
 
     def _gradients(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """torch.autograd.grad, on a tape. Raises AskedGradientError for `backward()`."""
@@ -379,18 +398,19 @@ class _Call:
         if self.func is torch.ops.lamina.torch_module:
             node.meta["stays"] = call_of(self.args[1])
 
-    def results(self, found: Any, shown: Any) -> Any:
-        """Results in cells as the function gives them, with a stand-in for each."""
-        owners = {id(self.stands[i].cell): x for i, x in self.given.items()}
-        cells = _cells(found)
-        metas = _tensors(shown)
-        if len(metas) != len(cells):
-            return _with_stand_ins(found, owners)
-        made = {id(m): owners.get(id(c)) for m, c in zip(metas, cells, strict=True)}
-        for meta, cell in zip(metas, cells, strict=True):
-            if made[id(meta)] is None:
-                made[id(meta)] = stand_in(cell, meta)
-        return tree_map(lambda x: made.get(id(x), x), shown)
+    def results(self, found: Any, shown: Any, made: list[ref[StandIn]]) -> Any:
+        """Results in cells as the function gives them, with a stand-in for each; new ones are added to `made`."""
+        owners: dict[int, Any] = {id(self.stands[i].cell): x for i, x in self.given.items()}
+        cells, metas = _cells(found), _tensors(shown)
+        alike = len(metas) == len(cells)
+        for cell, meta in zip(cells, metas if alike else [None] * len(cells), strict=True):
+            if id(cell) not in owners:
+                owners[id(cell)] = stand = stand_in(cell, meta)
+                made.append(ref(stand))
+        if not alike:
+            return tree_map(lambda x: owners[id(x)] if isinstance(x, Cell) else x, found)
+        each = {id(meta): owners[id(cell)] for meta, cell in zip(metas, cells, strict=True)}
+        return tree_map(lambda x: each.get(id(x), x), shown)
 
 
 def _is_known(node: Node) -> bool:
@@ -417,8 +437,11 @@ def _with_numbers(x: StandIn) -> torch.Tensor:
     value = x.cell.read()
     found = known(value)
     if found is None:
-        raise TorchConversionError(f"{value.spec} has no numbers where a graph is recorded{_line()}")
-    own = torch_tensor(as_tensor(found))
+        found = numbers_now(value)
+    if found is None:
+        raise CallNeeded(f"{value.spec} has no numbers where a graph is recorded for no call{_line()}")
+    with recording(None):
+        own = torch_tensor(as_tensor(found))
     return torch.view_as_complex(own) if isinstance(x.cell, ComplexCell) else own
 
 
@@ -442,15 +465,6 @@ def _tensors(found: Any) -> list[torch.Tensor]:
 
 def _cells(found: Any) -> list[Cell]:
     return [x for x in tree_leaves(found) if isinstance(x, Cell)]
-
-
-def _with_stand_ins(found: Any, owners: Mapping[int, torch.Tensor]) -> Any:
-    """Nested results with a tensor for each cell: the argument whose cell it is, or a new stand-in."""
-
-    def made(x: Any) -> Any:
-        return owners[id(x)] if id(x) in owners else stand_in(x) if isinstance(x, Cell) else x
-
-    return tree_map(made, found)
 
 
 def _attribute_of(func: Any) -> tuple[str, bool]:

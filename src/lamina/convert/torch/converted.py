@@ -35,7 +35,7 @@ from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.source import OF_EVERY_MODULE, SourceParts, SourceSettings, tied
 from lamina.convert.torch.stand_ins import StandInError
 from lamina.convert.torch.staying import Exclude, TorchModule, hooked, mark, standing, staying
-from lamina.graph.ir.call_numbers import AtOnceError, known_now, may_run_at_once, warn_of_many
+from lamina.graph.ir.call_numbers import known_now, warn_of_many
 from lamina.nn import Module, Parameter
 from lamina.nn.hooks import Hook, HookHandle
 from lamina.nn.parameter import read, settings_changed, write
@@ -244,9 +244,7 @@ class ConvertedModule(ConvertedPart):
     def _by_code(self, inputs: Inputs, operands: list[Any], reason: NoGraphError) -> GraphResults:
         """What the module's own code gives, of which each call is computed at once."""
         if not self._may_run_code(operands):
-            raise reason
-        if not _is_computed(operands):
-            raise AtOnceError(f"{self.source_class} runs call by call") from reason
+            raise reason if self.fullgraph else UnknownCallError(*reason.args)
         try:
             with EXPORTING, synchronized(self.process_group), _modes(self.source, self):
                 found = run_code(self.source, self.stays, inputs, _State(self), operands)
@@ -257,7 +255,8 @@ class ConvertedModule(ConvertedPart):
 
     def _may_run_code(self, operands: Sequence[Any]) -> bool:
         """Whether the module's own code may compute a call instead of a graph."""
-        return not self.fullgraph and (may_run_at_once() or _is_computed(operands))
+        by = recorder()
+        return not self.fullgraph and (_is_computed(operands) or (by is not None and by.serves_once()))
 
     def _by_graph(self, inputs: Inputs, operands: list[Any]) -> GraphResults:
         """What the graph of the path that these operands take gives: that of the last call, and others from the first
@@ -450,7 +449,7 @@ class ConvertedModule(ConvertedPart):
                 graph = make(DecidingCall(path, rehearsal))
             else:
                 try:
-                    graph = make(is_called=all(_numbers_of(x) is not None for x in operands))
+                    graph = make()
                 except StandInError as error:
                     raise NoGraphError(f"{self.source_class}: {error}") from None
                 except DecidedError as error:
@@ -615,15 +614,14 @@ def exported(
     stays: tuple[str, ...] = (),
     values: Values | None = None,
     call: DecidingCall | None = None,
-    is_called: bool = False,
 ) -> ExportedGraph:
     """The graph of a module, with the parts left to PyTorch as single nodes. Raises TorchConversionError if there is
     none.
 
-    values: of the buffers by which its code decides; by default the module's own. call, is_called: as in `export`.
+    values: of the buffers by which its code decides; by default the module's own. call: as in `export`.
     """
     with EXPORTING, standing(module, stays) as calls:
-        graph = export(module, inputs, tensors, values, call, is_called)
+        graph = export(module, inputs, tensors, values, call)
     return mark(graph, calls)
 
 
@@ -658,7 +656,8 @@ def _numbers_of(x: Any) -> np.ndarray[Any, Any] | None:
     if isinstance(x, Tensor) and recorder() is None:
         return _host(x)
     found = known(x)
-    return known_now(x) if found is None else found
+    found = known_now(x) if found is None else found
+    return found.astype(np.float32) if found is not None and x.dtype is bfloat16 else found
 
 
 def _is_computed(operands: Iterable[Any]) -> bool:

@@ -341,13 +341,11 @@ def export(
     tensors: Sequence[torch.Tensor],
     values: Values | None = None,
     call: DecidingCall | None = None,
-    is_called: bool = False,
 ) -> ExportedGraph:
     """The graph of a module in its current mode. The first axes of the inputs may have any size, if it allows.
 
     values: of the buffers by which the module's code decides; by default the module's own. call: what it decides by
-    in the call for which the graph is made. is_called: whether there is a call whose numbers are known; what decides
-    by values is left to a graph of its path then.
+    in the call for which the graph is made.
     Warns of state that the module carries from call to call, of random numbers not drawn by PyTorch, of seeds, and
     of checks of values that the graph leaves out.
     Raises TorchConversionError with torch.export's message: DecidedError if the code may decide by values of a call.
@@ -357,7 +355,7 @@ def export(
     drawn = SameSurroundings([read for read in reads if isinstance(read.holder, GENERATORS)])
     with exporting(), Seeds() as seeds:
         given = values or dict(module.named_buffers()).get
-        graph, branches = _tried(module, inputs, tensors, carried, given, call, is_called)
+        graph, branches = _tried(module, inputs, tensors, carried, given, call)
     carried.warn()
     branches.warn()
     seeds.warn(type(module))
@@ -372,7 +370,6 @@ def _tried(
     carried: Carried,
     values: Values,
     call: DecidingCall | None,
-    is_called: bool,
 ) -> tuple[ExportedGraph, RaisingBranches]:
     """The graph by the first method that succeeds, and branches that it leaves out."""
     said: list[str] = []
@@ -392,8 +389,7 @@ def _tried(
         except Exception as error:  # whatever the module's own code or the exporter raises
             said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
             lacks = lacks or branches.known.lacks or isinstance(error, GuardOnDataDependentSymNode)
-            if lacks and (is_called or call is not None):
-                by_dynamo = False
+            if lacks and call is not None:
                 break
     if by_dynamo:
         try:

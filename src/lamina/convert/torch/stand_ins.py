@@ -6,6 +6,7 @@ is in its cell.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.complexes import ComplexCell
+from lamina.graph import Value
 
 
 class StandInError(TypeError):
@@ -28,6 +30,14 @@ class StandIn(torch.Tensor):
 
     cell: Cell
     meta: torch.Tensor
+
+    def settle(self, numbers: Callable[[Any], Any]) -> None:
+        """Keep the numbers of the value in place of the value that a record has. numbers: gives these."""
+        if isinstance(self.cell, ComplexCell):
+            re, im = (numbers(x) for x in self.cell.parts)
+            self.cell = ComplexCell.made((re, im))
+        elif isinstance(value := self.cell.read(), Value):
+            self.cell = Cell(numbers(value))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

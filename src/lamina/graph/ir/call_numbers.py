@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from operator import attrgetter
 from typing import Any
@@ -14,7 +12,7 @@ import numpy as np
 
 from lamina.graph.ir.graph import Graph, Node, Value, reachable, tensor_of
 from lamina.graph.ir.surroundings import users_frame
-from lamina.ops.core import CallNeededError, bind, recorder, recording
+from lamina.ops.core import bind, recorder, recording
 from lamina.ops.primitives.shape import cat
 from lamina.spec import DType
 from lamina.spec.policies import policy as use_policy
@@ -26,14 +24,38 @@ class CallNumbers:
 
     given: the arguments, and other tensors of which each call reads the current numbers, by the value that stands for
     each. closure: the tensors that the function closes over, likewise. asked: the values that were asked for, and
-    their numbers.
+    their numbers. may_serve_once: whether the record may be of no use for other calls; serves_once: whether it is,
+    so that its values are computed for this call, one by one, instead of compiled. finals: called with what computes
+    a value, when the call's results are there.
     """
 
     def __init__(self, closure: Callable[[], Mapping[Value, Tensor]]) -> None:
         self.given: Mapping[Value, Any] = {}
         self.closure = closure
         self.asked: dict[Value, np.ndarray[Any, Any]] = {}
+        self.may_serve_once = self.serves_once = False
+        self.finals: list[Callable[[Callable[[Value], Tensor]], None]] = []
         self._computed: dict[Value, Tensor] = {}
+
+    def results(self, values: Iterable[Value]) -> list[Tensor]:
+        """The numbers of values in this call, each in memory of its own."""
+        found: list[Tensor] = []
+        with recording(None):
+            for value in values:
+                y = self._required(value)
+                is_held = value.behind.node is None or any(y is x for x in found)
+                found.append(y.clone() if is_held else y)
+            for done in self.finals:
+                done(self._required)
+        return found
+
+    def _required(self, value: Value) -> Tensor:
+        found = self._now(value)
+        if found is None:
+            raise TypeError(
+                f"{value!r} depends on more than the arguments of the call and what it closes over"
+            )
+        return found
 
     def of(self, value: Value, asks: bool = True) -> Tensor | None:
         """The numbers of a value in this call; None if it depends on others than those of arguments and closure.
@@ -114,28 +136,6 @@ def inputs_of(*values: Value) -> list[Value]:
     """The inputs that values depend on, each once."""
     reads = [*values, *(v for node in reachable(values) for v in node.inputs)]
     return list(dict.fromkeys(v for v in reads if v.node is None and tensor_of(v) is None))
-
-
-class AtOnceError(CallNeededError, TypeError):
-    """A function's code is run by each call, at once, since no record holds it."""
-
-
-_may_run_at_once: ContextVar[bool] = ContextVar("may_run_at_once", default=False)
-
-
-@contextmanager
-def running_at_once() -> Iterator[None]:
-    """Within the block what records a function runs it at once where `AtOnceError` is raised."""
-    token = _may_run_at_once.set(True)
-    try:
-        yield
-    finally:
-        _may_run_at_once.reset(token)
-
-
-def may_run_at_once() -> bool:
-    """Whether what records the function that is called runs it at once where `AtOnceError` is raised."""
-    return _may_run_at_once.get()
 
 
 def warn_of_no_program(what: str, reason: Exception) -> None:

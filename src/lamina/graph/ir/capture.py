@@ -120,6 +120,11 @@ class Capture:
         """The numbers of a value in the call that is recorded, on which the record then depends, if it asks."""
         return self.numbers.of(self.read(x), asks)
 
+    def serves_once(self) -> bool:
+        """Serve this call alone, if it may."""
+        self.numbers.serves_once |= self.numbers.may_serve_once
+        return self.numbers.serves_once
+
     def standing_for(self) -> dict[Value, Tensor]:
         """The tensors that the function closes over, by the value that stands for each."""
         return {value: self.tensors[key] for key, value in self.inputs.items()}
