@@ -1381,3 +1381,31 @@ def test_tensors_of_numbers_in_a_function_need_no_further_trace() -> None:
     for k in range(3):
         np.testing.assert_array_equal(f(lm.full((2,), float(k))).numpy(), [2 * k + 4, 3 * k + 4])
     assert len(calls) == 1
+
+
+def test_further_numbers_are_computed_op_by_op() -> None:
+    """From 16 programs on, each for a number of selected elements, calls with other numbers have none."""
+    total = lm.zeros(())
+
+    @lm.jit
+    def positive(x: Any) -> Any:
+        chosen = x[x > 0]
+        total.copy_(total + chosen.sum())
+        return {"sorted": chosen.sort()[0], "x": x, "n": chosen.shape[0]}
+
+    expected = 0.0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*16 programs")
+        for count in range(22):
+            x = np.where(np.arange(30) < count, np.arange(30) + 1.0, -1).astype(np.float32)
+            found = positive(x)
+            np.testing.assert_array_equal(found["sorted"].numpy(), np.arange(count) + 1)
+            np.testing.assert_array_equal(found["x"].numpy(), x)
+            assert found["n"] == count
+            expected += count * (count + 1) / 2
+            assert float(total) == expected
+    assert len(positive._programs) == 16
+    with pytest.raises(TypeError, match="computed op by op for such arguments, without a program"):
+        positive.program(np.full(30, 2, np.float32))
+    found["x"].copy_(found["x"] + 1)  # in memory of its own
+    assert x[0] == 1

@@ -58,3 +58,47 @@ def test_a_step_is_planned_for_a_gpu_that_is_not_there(precision: str) -> None:
     assert all(x.device.kind == "cpu" for x in step.state.named().values())
     with pytest.raises(NoGpuError, match="stands for a GPU that is not there"):
         step(np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32))
+
+
+@pytest.mark.filterwarnings("ignore:.*16 programs:UserWarning")
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_steps_without_a_program_train_as_those_with_one(
+    precision: str, accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches whose masks select other numbers, computed op by op from some number of programs on."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
+            self.register_buffer("seen", lm.zeros(()))
+
+        def forward(self, x: lm.Tensor, keep: lm.Tensor) -> lm.Tensor:
+            self.seen.copy_(self.seen + keep.sum().cast(self.seen.dtype))
+            return self.layers(x)[keep]
+
+    def trained(most: int) -> tuple[list[float], dict[str, np.ndarray], int]:
+        monkeypatch.setattr("lamina.train.step.MANY", most)
+        nn.manual_seed(0)
+        net, rng = Masked(), np.random.default_rng(1)
+        step = lm.train_step(
+            net, lambda y, t: ops.mse_loss(y, t[: y.shape[0]]), optim.SGD(lr=0.1, momentum=0.9), precision=precision,
+            accumulate=accumulate, device="cpu", keep_grads=True,
+        )  # fmt: skip
+        losses = []
+        for count in (3, 5, 4, 5, 8, 3):
+            x, keep = rng.standard_normal((8, 6)).astype(np.float32), np.arange(8) < count
+            losses.append(float(step((x, keep), rng.standard_normal((8, 3)).astype(np.float32))))
+            assert step.grads is not None
+            assert step.grads["layers.0.weight"].shape == (8, 6)
+        state = {name: x.numpy().astype(np.float32) for name, x in step.state.named().items()}
+        return losses, state, len(step._programs)
+
+    losses, state, count = trained(16)
+    again, same, fewer = trained(1)
+    assert fewer < count
+    close = {"fp32": 1e-5, "bf16": 0.02, "fp16": 0.005}[precision]
+    np.testing.assert_allclose(again, losses, rtol=close)
+    assert same.keys() == state.keys()
+    for name, x in state.items():
+        np.testing.assert_allclose(same[name], x, rtol=close, atol=close, err_msg=name)

@@ -115,11 +115,11 @@ class CompiledStep:
 class ComputedStep:
     """One step that no program serves: the values of its trace are computed one by one.
 
-    rates: the specs of the rates' inputs; placed: the values of these. The others are as in `CompiledStep`.
+    held: the state, with the value of each. placed: the values of the rates. The others are as in `CompiledStep`.
     """
 
     traced: TracedStep
-    held: Sequence[Tensor]
+    held: Sequence[tuple[Tensor, Value]]
     placed: Sequence[Value]
     closed: ClosedOver
     rates: Sequence[Spec]
@@ -146,9 +146,10 @@ class ComputedStep:
         rates = dict(zip(self.placed, inputs, strict=False))
         self.numbers.given = {**self.numbers.given, **rates}
         figures = [*self.traced.figures, *self.traced.grads.values()]
-        states = [*self.traced.states, *self.closed.outputs]
-        tensors = [*self.held, *(self.closed.kept[i] for i in self.closed.updated)]
-        moved = [(x, v) for x, v in zip(tensors, states, strict=True) if v.behind.node is not None]
+        pairs = zip(self.held, self.traced.states, strict=True)
+        moved = [(x, new) for (x, value), new in pairs if new is not value]
+        updated = [self.closed.kept[i] for i in self.closed.updated]
+        moved += zip(updated, self.closed.outputs, strict=True)
         made = self.numbers.results([*figures, *(v for _, v in moved)])
         for (x, _), new in zip(moved, made[len(figures) :], strict=True):
             x.copy_(new)

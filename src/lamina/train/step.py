@@ -498,7 +498,8 @@ class Step:
         closed, numbers = ClosedOver(capture, self.device), capture.numbers
         if numbers.serves_once or (numbers.may_serve_once and numbers.asked and count >= MANY):
             placed = [values[name] for name in rates]
-            return ComputedStep(traced, list(held.values()), placed, closed, given, numbers)
+            state = [(x, values[name]) for name, x in held.items()]
+            return ComputedStep(traced, state, placed, closed, given, numbers)
         return CompiledStep.of(
             list(values.values()),
             traced,

@@ -394,7 +394,11 @@ def test_training_steps_are_pytorchs(precision: str) -> None:
     own = copy.deepcopy(net)
     rule = torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9)
     step = lm.train_step(
-        converted, lambda y, t: ((y - t) ** 2).mean(), optim.SGD(lr=0.1, momentum=0.9), precision=precision, device="cpu"
+        converted,
+        lambda y, t: ((y - t) ** 2).mean(),
+        optim.SGD(lr=0.1, momentum=0.9),
+        precision=precision,
+        device="cpu",
     )
     most = 1e-5 if precision == "fp32" else 0.03
     for seed in range(4):

@@ -171,3 +171,31 @@ def test_networks_with_nms_compile() -> None:
         for way in (converted, compiled):
             for mine, theirs in zip(way(boxes, scores), net(boxes, scores), strict=True):
                 np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+@pytest.mark.filterwarnings("ignore:.*runs call by call:UserWarning")
+def test_a_detector_trains_as_torchvisions() -> None:
+    """Its losses, on boxes of each image; the step is computed op by op."""
+    net = made("retina_net").train()
+    converted = convert.from_torch(net, share=False)
+    rule = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+
+    def total(losses: Any, _: Any) -> Any:
+        return sum(losses.values())
+
+    step = lm.train_step(
+        converted, total, lm.optim.SGD(lr=1e-3, momentum=0.9), precision="fp64", device="cpu"
+    )
+    for seed in range(3):
+        batch = images(seed, (64, 80), (48, 64))
+        boxes = [np.array([[4.0, 6, 40, 30], [20, 10, 50, 45]]), np.array([[8.0, 8, 30, 40]])]
+        labels = [np.array([1, 2]), np.array([3])]
+        targets = [{"boxes": b, "labels": n} for b, n in zip(boxes, labels, strict=True)]
+        rule.zero_grad()
+        wanted = total(net(batch, [{k: torch.from_numpy(v) for k, v in t.items()} for t in targets]), None)
+        wanted.backward()
+        rule.step()
+        found = step({"images": [x.numpy() for x in batch], "targets": targets})
+        assert float(found) == pytest.approx(wanted.item(), rel=1e-9)
+    for mine, theirs in zip(converted.parameters(), net.parameters(), strict=True):
+        assert np.allclose(mine.numpy(), theirs.detach().numpy(), rtol=1e-8, atol=1e-10)

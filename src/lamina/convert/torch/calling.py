@@ -38,6 +38,7 @@ from lamina.convert.torch.memory import real_form, torch_tensor
 from lamina.convert.torch.node import TorchConversionError, dtype_of, known
 from lamina.convert.torch.objects import ObjectAttributes, holds_tensors
 from lamina.convert.torch.raising import own_frame
+from lamina.convert.torch.selecting import taken
 from lamina.convert.torch.stand_ins import CodeMode, StandIn, stand_in
 from lamina.convert.torch.staying import call_of, standing
 from lamina.convert.torch.targets import PYTHON, full_name, own_name, schemas
@@ -246,7 +247,9 @@ class _CodeRun(CodeMode):
         stands = {id(x): self._stand_in(x) for x in leaves}
         with torch._C.DisableTorchFunction():
             args, kwargs = (_mapped(x, stands, _with_numbers) for x in (args, kwargs))
-            if func in _TO_NUMPY and args[0].dtype is torch.bfloat16:  # mixed precision: the code is of float32
+            if (
+                func in _TO_NUMPY and args[0].dtype is torch.bfloat16
+            ):  # mixed precision: the code is of float32
                 args = (args[0].float(), *args[1:])
             return func(*args, **kwargs)
 
@@ -273,7 +276,7 @@ class _CodeRun(CodeMode):
         run.with_gradient = torch.is_grad_enabled()
         run.autocast = _autocast_now(run.device)
         try:
-            found = run.step(node)
+            found = taken(run.step(node))
         except Exception as error:
             error.add_note(f"called{_line()}")
             raise
