@@ -13,7 +13,7 @@ from lamina import data, nn, ops, optim
 from lamina.data import transforms
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+pytestmark = [pytest.mark.torch, pytest.mark.feature("B030")]
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((23, 2, 3)).astype(np.float32), RNG.integers(0, 4, 23)

@@ -1,7 +1,7 @@
 """Data sets of single samples: arrays, subsets of other sets, folders of images.
 
-A data set has a length and returns sample i by `dataset[i]`: an array, a number, or nested tuples, lists and
-dicts of them, as PyTorch's do. If samples are augmented it also has a method `sample(i, rng)`, which
+A data set has a length and returns sample i by `dataset[i]`: an array, a tensor, a number, or nested tuples, lists
+and dicts of them, as PyTorch's do. If samples are augmented it also has a method `sample(i, rng)`, which
 `DataLoader` calls with a generator that depends only on the seed, the epoch and the sample's position.
 """
 
