@@ -61,8 +61,8 @@ class DataLoader(Batches):
     batch_sampler: yields lists of the indices of each batch, in place of batch_size, shuffle, sampler,
         drop_last and pad_last: `BatchSampler`, a list of lists, or anything of that kind.
     timeout: how many seconds to wait for a worker's batch; 0: no limit. RuntimeError if it takes longer.
-    pin_memory, persistent_workers, in_order: accepted as in torch; steps and compiled functions always copy batches to
-        a GPU through pinned memory, processes are kept until `close`, and batches come in order.
+    pin_memory, persistent_workers, in_order: accepted as in torch; steps and compiled functions always copy batches
+        to a GPU through pinned memory, processes are kept until `close`, and batches come in order.
     collate_fn: makes a batch from a list of samples, by default `default_collate`; its result is not changed.
     batch_transform: (batch, rng) -> batch, applied to the result of collate_fn; without a collate_fn to a batch of
         NumPy arrays in the samples' structure, before they become tensors.
@@ -168,6 +168,9 @@ class DataLoader(Batches):
                 f"{shown(self.sampler)}"
             )
         return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return super().__iter__()
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
