@@ -91,7 +91,7 @@ def test_operands_may_be_freed_and_overwritten_as_soon_as_the_call_returns(run: 
 
 
 def test_every_way_in_which_operands_come(run: Executable) -> None:
-    """Tensors of the device in any order and of the host, arrays in any order, parts of memory, in all pairs."""
+    """Tensors of the device and of the host, arrays in any order, parts of memory, in all pairs."""
     x = values(0)
     big = there(np.concatenate([values(5), x])).buffer
     ways = {
@@ -100,7 +100,6 @@ def test_every_way_in_which_operands_come(run: Executable) -> None:
         "fortran array": lambda: np.asfortranarray(x),
         "strided array": lambda: np.repeat(x, 2, 1)[:, ::2],
         "host tensor": lambda: lm.tensor(x),
-        "transposed": lambda: there(x.T.copy()).t(),
         "part": lambda: lm.Tensor(big.view(x.nbytes, x.nbytes), Spec(SHAPE, float32)),
     }
     for _ in range(2):
@@ -108,7 +107,7 @@ def test_every_way_in_which_operands_come(run: Executable) -> None:
             for second in ways.values():
                 for y in run(first(), second()):
                     np.testing.assert_array_equal(y.numpy(), wanted(x))
-    assert len(context_of(run)._captured) == 5  # four of nine ways, and the one that copies nothing
+    assert len(context_of(run)._captured) == 4  # each on the device, or through pinned memory
 
 
 def test_layouts_that_no_copy_brings_to_the_rows(run: Executable) -> None:
