@@ -389,9 +389,11 @@ def test_it_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
     with known():
         here, count, there = lm.ones(3), lm.zeros(3), lm.ones(3, device=SECOND)
         array = np.ones(3, np.float32)
-        borrowed = lm.from_dlpack(array)
+        borrowed, batch = lm.from_dlpack(array), lm.data.default_convert(array)
         for f, x in (
             (lambda a: a + there, array),
+            (lambda a: a + there, batch),
+            (lambda a: a + there, batch.view(3, 1)),
             (lambda a: a * 2, there),
             (lambda a: a + there, there),
             (lambda a: a + borrowed, there),
@@ -416,6 +418,14 @@ def test_it_runs_where_its_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
                 ValueError, match="reads tensors on cpu, cpu; move arguments and parameters to one"
             ):
                 lm.jit(f)(x)
+
+
+def test_batches_of_a_loader_are_arrays_to_a_program() -> None:
+    f = lm.jit(lambda x: x * 2)
+    values = array(4, 2)
+    for x in (values, lm.data.default_collate(list(values)), lm.data.default_convert(values)):
+        np.testing.assert_array_equal(f(x), 2 * values)
+    assert repr(f).count("\n") == 1  # one program
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -28,7 +28,7 @@ from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
 from lamina.spec import Policy, Spec, current_policy
-from lamina.tensors import Tensor, array_spec, plain_array
+from lamina.tensors import Tensor, array_spec, home_of, plain_array
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -291,10 +291,9 @@ class Jitted(Generic[P, R]):
         capture = Capture()
         capture.numbers.given = dict(zip(inputs, arguments.arrays, strict=True))
         capture.numbers.may_serve_once = True
-        own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
         fixed = [x for x in arguments.leaves if not is_array(x)]
         capture.guard(SameSurroundings(reads_of(self.fn, objects=fixed)))
-        there = self.device or next(own, None)
+        there = self.device or next(iter(_homes(arguments.arrays)), None)
         with traced_for(there), recording(capture), capture.attributes_apart(inputs):
             result = self.fn(*args, **kwargs)
             given = [
@@ -317,7 +316,7 @@ class Jitted(Generic[P, R]):
 
     def _device(self, arrays: Sequence[Any], held: Sequence[Tensor], capture: Capture) -> Device:
         """The device of the arguments, or of the closure. Raises ValueError if these differ."""
-        own = [x.device for x in arrays if isinstance(x, Tensor)]
+        own = _homes(arrays)
         # Borrowed memory (NumPy arrays) is uploaded with each call.
         states = [x.device for x in held if id(x) not in capture.written and not x.buffer.borrowed]
         found = list(dict.fromkeys([*own, *states]))
@@ -478,6 +477,12 @@ class _KnownTrace:
     program: Traced
 
 
+def _homes(arrays: Iterable[Any]) -> list[Device]:
+    """The devices on which those of the arrays that are tensors were placed."""
+    found = [home_of(x) for x in arrays if isinstance(x, Tensor)]
+    return [place for place in found if place is not None]
+
+
 def _identity(args: tuple[Any, ...]) -> tuple[int, ...] | None:
     """The specs and devices of positional tensors, by identity; None if an argument is something else."""
     found = []
@@ -485,7 +490,7 @@ def _identity(args: tuple[Any, ...]) -> tuple[int, ...] | None:
         if not isinstance(x, Tensor):
             return None
         found.append(id(x.spec))
-        found.append(id(x.device))
+        found.append(id(home_of(x)))
     return tuple(found)
 
 
@@ -535,7 +540,7 @@ class _Arguments:
 
     def _key(self, index: int, x: Any) -> Hashable:
         if isinstance(x, Tensor):
-            return x.spec.open, x.device
+            return x.spec.open, home_of(x)
         if is_array(x):
             return array_spec(x), None
         if isinstance(x, slice):  # not hashable in Python 3.11

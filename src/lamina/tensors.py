@@ -760,6 +760,12 @@ def as_tensor(x: Any) -> Tensor:
     return found
 
 
+def home_of(x: Tensor) -> Device | None:
+    """The device on which a tensor was placed; None for one of host data alone (a batch of a loader), which follows
+    the other operands."""
+    return None if x._anywhere else x.device
+
+
 def _adopted_by(op: Op, x: Any) -> Tensor:
     """An operand of an op as a tensor. A number is shared, unless the result may be a view of it: `x * 2` asks for
     the same one again and again."""

@@ -27,7 +27,7 @@ SIGHT = Sight("resnet18", tuple(COLOURS), size=16)
 
 def names_in(batches: data.DataLoader) -> set[bytes]:
     """What is in the images, as it is transformed, to compare splits."""
-    return {x.tobytes() for images, _ in batches.epoch(0) for x in images}
+    return {x.numpy().tobytes() for images, _ in batches.epoch(0) for x in images}
 
 
 def test_a_folder_is_split_by_a_fixed_seed(tmp_path: Path) -> None:
@@ -98,5 +98,5 @@ def test_black_and_white_where_nothing_is_known(
 def test_only_training_images_are_augmented(split: str, augment: bool, tmp_path: Path) -> None:
     """These differ from epoch to epoch; the others are ever the same, in training in another order."""
     batches = image_batches(colours(tmp_path), split, 4, SIGHT, augment=augment)
-    first, second = ({x.tobytes() for images, _ in batches.epoch(n) for x in images} for n in (0, 1))
+    first, second = ({x.numpy().tobytes() for images, _ in batches.epoch(n) for x in images} for n in (0, 1))
     assert (first == second) == (not (augment and split == "train"))

@@ -50,7 +50,7 @@ def lines(batches: Any, rank: int, world_size: int, epoch: int, start: int) -> I
         for row, (image, label) in enumerate(zip(images, labels, strict=True)):
             place = rank * (BATCH // world_size) + row
             digest = sha256(np.ascontiguousarray(image).tobytes()).hexdigest()[:16]
-            yield f"{epoch} {position:03} {place:03} {label} {digest}"
+            yield f"{epoch} {position:03} {place:03} {int(label)} {digest}"
 
 
 def main(folder: str, rank: str, world_size: str, workers: str, kind: str, start: str) -> None:

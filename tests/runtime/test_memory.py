@@ -237,6 +237,25 @@ def test_a_shelf_keeps_a_few_blocks_and_no_large_ones() -> None:
     assert Shelf(arena, CPU, 0, CPU.default_stream).take().nbytes == 0
 
 
+def test_a_block_that_is_collected_in_a_cycle_has_one_owner() -> None:
+    """Of garbage in a cycle every finalizer runs: the block is on the shelf or in the arena, not on both."""
+    for with_shelf in (False, True):
+        arena, _ = limited(64 * MIB)
+        shelf = Shelf(arena, CPU, MIB, CPU.default_stream)
+        cycle: list[Any] = [shelf.take(), shelf.take(), *[shelf] * with_shelf]
+        cycle.append(cycle)
+        if with_shelf:
+            shelf = Shelf(arena, CPU, MIB, CPU.default_stream)
+        del cycle
+        gc.collect()
+        assert len(shelf.free) == 2 * (not with_shelf)
+        assert arena.statistics().in_use == MIB * len(shelf.free)
+        held = [shelf.take() for _ in range(4)] + [arena.allocate(MIB, CPU.default_stream) for _ in range(4)]
+        places = {x.pointer if isinstance(x, Buffer) else x.block.pointer for x in held}
+        assert len(places) == 8
+        assert arena.statistics().in_use == 8 * MIB
+
+
 def test_what_others_may_share_is_said() -> None:
     buffer, gpu = CPU.allocate(8), Buffer.borrow(64, 8, Device("cuda"))
     assert (buffer.__dlpack_device__(), gpu.__dlpack_device__()) == ((1, 0), (2, 0))

@@ -39,3 +39,5 @@ lm.jit(doubled)(lm.tensor(x), 1)  # type: ignore[call-arg]  # pyright: ignore[re
 
 order: data.Sampler[int] = data.SequentialSampler([3, 4])
 anything: data.Sampler[object] = order  # what gives indices gives objects
+for images, labels in data.DataLoader(data.TensorDataset(lm.ones(4, 3), lm.arange(4)), batch_size=2):
+    flat: lm.Tensor = images.to("cpu").view(labels.size(0), -1)  # batches are tensors

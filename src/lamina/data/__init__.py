@@ -1,4 +1,4 @@
-"""Floor 5: data as batches of NumPy arrays: digits, MNIST files, arrays, folders of images, tar shards;
+"""Floor 5: data as batches: digits, MNIST files, arrays, folders of images, tar shards;
 augmentation, shuffling, workers, prefetching, sharding across ranks."""
 
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ from lamina.data.image import resample
 
 if TYPE_CHECKING:
     from lamina.data import transforms
-    from lamina.data.loader import DataLoader, WorkerInfo, default_collate, get_worker_info
+    from lamina.data.collate import default_collate, default_convert
+    from lamina.data.loader import DataLoader, WorkerInfo, get_worker_info
     from lamina.data.samplers import (
         BatchSampler,
         DistributedSampler,
@@ -69,6 +70,7 @@ __all__ = [
     "boundaries",
     "decode_image",
     "default_collate",
+    "default_convert",
     "digits",
     "encode_image",
     "get_worker_info",
@@ -91,7 +93,8 @@ __getattr__ = lazy(
         "digits": "lamina.data.scikit",
         "DataLoader": "lamina.data.loader",
         "WorkerInfo": "lamina.data.loader",
-        "default_collate": "lamina.data.loader",
+        "default_collate": "lamina.data.collate",
+        "default_convert": "lamina.data.collate",
         "get_worker_info": "lamina.data.loader",
         "ShardStream": "lamina.data.shard_stream",
         "TarShards": "lamina.data.shards",
@@ -105,8 +108,5 @@ __getattr__ = lazy(
         "WorkerError": "lamina.data.workers",
         "transforms": "lamina.data.transforms",
         "write_shards": "lamina.data.shards",
-    },
-    instead={
-        "default_convert": "samples that are not joined (batch_size=None) are given as they are",
     },
 )

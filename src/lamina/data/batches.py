@@ -20,6 +20,7 @@ from lamina import _tree
 from lamina._renamed import renamed
 from lamina.ops.arguments import Checked, checked
 from lamina.runtime.ranks import common_world
+from lamina.tensors import Tensor, as_tensor
 
 Array = np.ndarray[Any, Any]
 Batch = tuple[Array, ...]
@@ -163,7 +164,8 @@ class BatchPart:
     weights: Array | None = None
 
     def weighted(self, batch: Any) -> Any:
-        """The batch, with its weights beside the targets. Raises ValueError if it has no targets."""
+        """The batch, with its weights beside the targets: a tensor where these are. Raises ValueError if it has no
+        targets."""
         if self.weights is None:
             return batch
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -171,7 +173,8 @@ class BatchPart:
             raise ValueError(
                 f"pad_last: a batch must be a pair (inputs, targets), got {kind}; or take drop_last"
             )
-        return batch[0], (batch[1], self.weights)
+        of_tensors = any(isinstance(x, Tensor) for x in _tree.leaves(batch[1]))
+        return batch[0], (batch[1], as_tensor(self.weights) if of_tensors else self.weights)
 
 
 def seed_of(what: str, generator: SeededGenerator | np.random.Generator | None, seed: int | None) -> int:

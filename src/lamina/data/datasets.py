@@ -1,7 +1,7 @@
 """Data sets of single samples: arrays, subsets of other sets, folders of images.
 
-A data set has a length and returns sample i by `dataset[i]`: an array, a number, or nested tuples, lists and
-dicts of them, as PyTorch's do. If samples are augmented it also has a method `sample(i, rng)`, which
+A data set has a length and returns sample i by `dataset[i]`: an array, a tensor, a number, or nested tuples, lists
+and dicts of them, as PyTorch's do. If samples are augmented it also has a method `sample(i, rng)`, which
 `DataLoader` calls with a generator that depends only on the seed, the epoch and the sample's position.
 """
 
@@ -18,8 +18,10 @@ import numpy as np
 
 from lamina.data.batches import SeededGenerator, seed_of
 from lamina.data.codec import decode_image
+from lamina.data.collate import has_tensors
 from lamina.data.idx import DataError
 from lamina.ops.arguments import Checked, checked
+from lamina.tensors import Tensor, as_tensor
 
 Array = np.ndarray[Any, Any]
 #: Transforms an image (H, W, C) or the result of an earlier transform; the generator is for random transforms.
@@ -79,13 +81,17 @@ def sample_of(dataset: Dataset[Any], index: int, rng: np.random.Generator) -> An
     return dataset[index] if draw is None else draw(index, rng)
 
 
-def samples_of(dataset: Dataset[Any], indices: list[int], rngs: Sequence[np.random.Generator]) -> list[Any]:
-    """The samples of a batch: all at once where the data set has `__getitems__` (torch's), else each by `sample_of`.
+def samples_of(dataset: Dataset[Any], indices: list[int], rng: np.random.Generator) -> list[Any]:
+    """The samples of a batch: each by `sample` with a spawned generator, if the data set has that; otherwise all at
+    once where it has `__getitems__` (torch's).
 
     Raises ValueError for another number of samples."""
-    together = None if hasattr(dataset, "sample") else getattr(dataset, "__getitems__", None)
+    draw = getattr(dataset, "sample", None)
+    if draw is not None:
+        return [draw(i, own) for i, own in zip(indices, rng.spawn(len(indices)), strict=True)]
+    together = getattr(dataset, "__getitems__", None)
     if together is None:
-        return [sample_of(dataset, i, rng) for i, rng in zip(indices, rngs, strict=True)]
+        return [dataset[i] for i in indices]
     found = list(together(indices))
     if len(found) != len(indices):
         raise ValueError(
@@ -95,13 +101,20 @@ def samples_of(dataset: Dataset[Any], indices: list[int], rngs: Sequence[np.rand
     return found
 
 
+def joined_of(dataset: Dataset[Any], indices: Sequence[int]) -> Any | None:
+    """The arrays of a batch, gathered without reading sample by sample; None where the data set cannot."""
+    joined = getattr(dataset, "_joined", None)
+    return None if joined is None else joined(indices)
+
+
 class TensorDataset(_Joinable):
-    """Sample i is (a[i], b[i], …) of arrays with equally long first axes. Raises ValueError for others."""
+    """Sample i is (a[i], b[i], …) of tensors or arrays with equally long first axes: tensors of tensors (of another
+    library's, too), arrays of NumPy arrays and lists. Raises ValueError for others."""
 
     def __init__(self, *tensors: Any) -> None:
         if not tensors:
             raise ValueError("TensorDataset: needs at least one array")
-        self.tensors = tuple(np.asarray(t) for t in tensors)
+        self.tensors = tuple(_tensor_or_array(t) for t in tensors)
         shapes = [t.shape for t in self.tensors]
         if any(not s for s in shapes) or len({s[0] for s in shapes}) != 1:
             raise ValueError(f"TensorDataset: first axes must be equally long, got shapes {shapes}")
@@ -112,6 +125,43 @@ class TensorDataset(_Joinable):
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """One sample of each array."""
         return tuple(t[index] for t in self.tensors)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """Several samples."""
+        if type(self).__getitem__ is not TensorDataset.__getitem__:  # a subclass makes samples of its own
+            return [self[i] for i in indices]
+        return list(zip(*(_rows(t, indices) for t in self.tensors), strict=True))
+
+    def _joined(self, indices: Sequence[int]) -> tuple[Any, ...] | None:
+        own = _same_methods(self, TensorDataset, "__getitem__", "__getitems__") and not hasattr(
+            self, "sample"
+        )
+        if not own or not all(isinstance(t, Tensor) or has_tensors(t.dtype) for t in self.tensors):
+            return None
+        return tuple(_gathered(t, indices) for t in self.tensors)
+
+
+def _tensor_or_array(x: Any) -> Any:
+    """The data of a `TensorDataset`."""
+    is_tensor = hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray | np.generic)
+    return as_tensor(x) if is_tensor else np.asarray(x)
+
+
+def _gathered(x: Any, indices: Sequence[int]) -> Any:
+    """Rows of an array or tensor in new memory: an array, or, of a tensor on a GPU, a tensor."""
+    places = np.asarray(indices, np.int64)
+    return (x.numpy() if isinstance(x, Tensor) and x.device.kind == "cpu" else x)[places]
+
+
+def _rows(x: Any, indices: Sequence[int]) -> list[Any]:
+    """The same one by one: tensors of a tensor."""
+    rows = list(_gathered(x, indices))
+    return [as_tensor(row) for row in rows] if isinstance(x, Tensor) else rows
+
+
+def _same_methods(dataset: object, base: type, *names: str) -> bool:
+    """Whether the data set's class has these methods of `base`, and no others in their place."""
+    return all(getattr(type(dataset), name) is getattr(base, name) for name in names)
 
 
 class Subset(_Joinable):
@@ -138,6 +188,10 @@ class Subset(_Joinable):
     def sample(self, index: int, rng: np.random.Generator) -> Any:
         """Likewise, augmented."""
         return sample_of(self.dataset, self.indices[index], rng)
+
+    def _joined(self, indices: Sequence[int]) -> Any | None:
+        own = _same_methods(self, Subset, "__getitem__", "sample")
+        return joined_of(self.dataset, [self.indices[i] for i in indices]) if own else None
 
 
 class ConcatDataset(_Joinable):

@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from lamina import _tree
 from lamina.data.batches import (
     Batches,
     BatchPart,
@@ -23,10 +22,11 @@ from lamina.data.batches import (
     part_of,
     seed_of,
 )
-from lamina.data.datasets import Dataset, samples_of
+from lamina.data.collate import converted, stacked
+from lamina.data.datasets import Dataset, joined_of, samples_of
 from lamina.data.samplers import Sampler
 from lamina.data.workers import KeptWorkers, Ticket, WorkerError
-from lamina.ops.arguments import checked, shown
+from lamina.ops.arguments import shown
 
 Array = np.ndarray[Any, Any]
 
@@ -38,15 +38,16 @@ BatchTransform = Callable[[Any, np.random.Generator], Any]
 
 
 class DataLoader(Batches):
-    """Batches of a data set, as PyTorch's DataLoader: each `for` loop is one more epoch; parameter names are
-    PyTorch's.
+    """Batches of a data set, as PyTorch's DataLoader: each `for` loop is one more epoch. Parameter names are
+    PyTorch's, and batches are what PyTorch's are: tensors on the CPU, made by `default_collate`.
 
     dataset: anything with a length and `dataset[i]`; a method `sample(i, rng)` augments samples, and a method
         `order(rng)` gives the reading order for shuffling. Or any iterable without `__getitem__` (`IterableDataset`):
         read sample by sample, by one thread, prefetched if there are workers.
     batch_size, shuffle, drop_last, pad_last, seed, rank, world_size, parallel: as in `Batches`: order and
         augmentation depend on the seed, the epoch and the sample's place alone, whatever the number of workers and
-        ranks; batch_size is that of all ranks. None: samples are not batched, each is returned as it is.
+        ranks; batch_size is that of all ranks. None: samples are not batched, but returned one by one, as
+        `default_convert` makes them.
     generator: in place of seed: an `nn.Generator`, whose seed is used, or NumPy's, from which one seed is drawn.
     num_workers: threads that make batches, each prefetching up to `prefetch_factor`; 0: the reading thread makes
         them. With processes=True they are spawned worker processes, which return batches in shared memory: for
@@ -60,10 +61,11 @@ class DataLoader(Batches):
     batch_sampler: yields lists of the indices of each batch, in place of batch_size, shuffle, sampler,
         drop_last and pad_last: `BatchSampler`, a list of lists, or anything of that kind.
     timeout: how many seconds to wait for a worker's batch; 0: no limit. RuntimeError if it takes longer.
-    pin_memory, persistent_workers, in_order: accepted as in torch; batches are always copied to a GPU through pinned
-        memory, processes are kept until `close`, and batches come in order.
-    collate_fn: makes a batch from a list of samples, by default `default_collate`.
-    batch_transform: (batch, rng) -> batch, applied after collate_fn.
+    pin_memory, persistent_workers, in_order: accepted as in torch; steps and compiled functions always copy batches
+        to a GPU through pinned memory, processes are kept until `close`, and batches come in order.
+    collate_fn: makes a batch from a list of samples, by default `default_collate`; its result is not changed.
+    batch_transform: (batch, rng) -> batch, applied to the result of collate_fn; without a collate_fn to a batch of
+        NumPy arrays in the samples' structure, before they become tensors.
     Raises ValueError for numbers out of range, arguments that exclude each other and an empty data set; a worker's
     error is raised in place of its batch, and WorkerError if a process died.
     """
@@ -111,7 +113,13 @@ class DataLoader(Batches):
         seed = seed_of("DataLoader", generator, seed)
         workers = min(num_workers, 1) if self.iterated else num_workers  # one thread reads an iterable
         self._making = _Making(
-            dataset, _collation(collate_fn, batch_size), batch_transform, worker_init_fn, workers, seed
+            dataset,
+            _collation(collate_fn, batch_size),
+            batch_transform,
+            collate_fn is None,
+            worker_init_fn,
+            workers,
+            seed,
         )
         super().__init__(
             self._making,
@@ -160,6 +168,9 @@ class DataLoader(Batches):
                 f"{shown(self.sampler)}"
             )
         return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return super().__iter__()
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
@@ -337,7 +348,7 @@ def _indices(batch: Any) -> Array:
 
 def _collation(collate_fn: Callable[[Any], Any] | None, batch_size: int | None) -> Collate:
     if batch_size is not None:
-        return collate_fn or default_collate
+        return collate_fn or stacked
     return _Single(collate_fn)
 
 
@@ -374,18 +385,22 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 class _Making:
-    """Makes a batch: samples, each with its own generator, then the batch from them."""
+    """Makes a batch: samples, each with its own generator, then the batch from them.
+
+    converts: whether the arrays of a batch become tensors.
+    """
 
     def __init__(
         self,
         dataset: Any,
         collate: Collate,
         transform: BatchTransform | None,
+        converts: bool,
         worker_init_fn: Callable[[int], Any] | None,
         workers: int,
         seed: int,
     ) -> None:
-        self.dataset, self.collate, self.transform = dataset, collate, transform
+        self.dataset, self.collate, self.transform, self.converts = dataset, collate, transform, converts
         self.worker_init_fn, self.workers, self.seed = worker_init_fn, workers, seed
 
     def begin(self, worker: int) -> None:
@@ -395,13 +410,20 @@ class _Making:
             self.worker_init_fn(worker)
 
     def __call__(self, indices: Array, rng: np.random.Generator) -> Any:
-        own = rng.spawn(len(indices))
-        return self.joined(samples_of(self.dataset, [int(i) for i in indices], own), rng)
+        numbers = [int(i) for i in indices]
+        batch = joined_of(self.dataset, numbers) if self.collate is stacked else None
+        if batch is not None:
+            return self._finished(batch, rng)
+        return self.joined(samples_of(self.dataset, numbers, rng), rng)
 
     def joined(self, samples: list[Any], rng: np.random.Generator) -> Any:
         """The batch of samples."""
-        batch = self.collate(samples)
-        return batch if self.transform is None else self.transform(batch, rng)
+        return self._finished(self.collate(samples), rng)
+
+    def _finished(self, batch: Any, rng: np.random.Generator) -> Any:
+        if self.transform is not None:
+            batch = self.transform(batch, rng)
+        return converted(batch) if self.converts else batch
 
 
 def _begun(making: _Making) -> Loader:
@@ -473,43 +495,3 @@ def made_by_threads(
         raise
     finally:
         pool.shutdown(wait=not late)
-
-
-@checked
-def default_collate(samples: list[Any]) -> Any:
-    """A batch of samples of one structure: arrays and numbers are stacked, strings stay lists (torch's
-    default_collate).
-
-    Raises ValueError when samples differ in structure or shape, TypeError for those that are no numbers.
-    """
-    first, structure = _tree.flatten(samples[0])
-    columns: list[list[Any]] = [[] for _ in first]
-    for number, sample in enumerate(samples):
-        leaves, shape = _tree.flatten(sample)
-        if shape != structure:
-            raise ValueError(f"default_collate: sample {number} is {shape}, the first one {structure}")
-        for column, leaf in zip(columns, leaves, strict=True):
-            column.append(leaf)
-    return _tree.unflatten(structure, [_stacked(c) for c in columns])
-
-
-def _stacked(column: list[Any]) -> Any:
-    texts = [isinstance(x, str | bytes) for x in column]
-    if all(texts):
-        return column
-    arrays = [np.asarray(x) for x in column]
-    wrong = next(
-        (x for x, a, text in zip(column, arrays, texts, strict=True) if text or a.dtype == object), None
-    )
-    if wrong is not None:
-        raise TypeError(
-            f"default_collate: a batch is of arrays and numbers, or of texts, got {shown(wrong)} of "
-            f"type {type(wrong).__name__} among {len(column)} samples; give a collate_fn for others"
-        )
-    shapes = {a.shape for a in arrays}
-    if len(shapes) > 1:
-        raise ValueError(
-            f"default_collate: samples of shapes {', '.join(map(str, sorted(shapes)))} make no batch; bring them "
-            "to one size (a transform such as Resize, CenterCrop), or give a collate_fn"
-        )
-    return np.stack(arrays)

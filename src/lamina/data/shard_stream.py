@@ -14,9 +14,10 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 
 from lamina.data.batches import BatchPart, part_of, place_of, rows_of
+from lamina.data.collate import default_collate
 from lamina.data.datasets import Transform
 from lamina.data.idx import DataError
-from lamina.data.loader import Collate, default_collate, made_by_threads
+from lamina.data.loader import Collate, made_by_threads
 from lamina.data.shard_order import batches_in_order, counted, drawn
 from lamina.data.shards import IMAGE_AND_LABEL, Decoder, shard_paths
 from lamina.data.tar_index import read_shard

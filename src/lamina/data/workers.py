@@ -8,6 +8,7 @@ applies. A worker whose reader is gone, even if killed, sees the end of its sock
 
 from __future__ import annotations
 
+import io
 import itertools
 import mmap
 import multiprocessing
@@ -26,6 +27,10 @@ from multiprocessing.context import SpawnProcess
 from multiprocessing.util import Finalize
 from types import FrameType
 from typing import Any
+
+import numpy as np
+
+from lamina.tensors import Tensor, as_tensor
 
 #: Makes a batch from a part's indices and its generator.
 Making = Callable[[Any, Any], Any]
@@ -286,10 +291,21 @@ def _leave_to_the_reader(number: int, frame: FrameType | None) -> None:
 # ---- messages
 
 
+class _Pickler(pickle.Pickler):
+    """Sends tensors on the host as their arrays, which the receiver does not copy."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Tensor and obj.device.kind == "cpu":
+            return as_tensor, (np.ascontiguousarray(obj.numpy()).reshape(obj.shape),)
+        return NotImplemented
+
+
 def _send(link: socket.socket, thing: Any) -> None:
     """Send an object through shared memory. Raises ConnectionError if the reader is gone, and errors of pickling."""
     parts: list[Any] = []
-    body = pickle.dumps(thing, protocol=5, buffer_callback=lambda b: parts.append(b.raw()))
+    written = io.BytesIO()
+    _Pickler(written, protocol=5, buffer_callback=lambda b: parts.append(b.raw())).dump(thing)
+    body = written.getbuffer()
     head = pickle.dumps((len(body), [p.nbytes for p in parts]))
     places, total = _places(len(head), [len(body), *(p.nbytes for p in parts)])
     file = os.memfd_create("lamina batch")

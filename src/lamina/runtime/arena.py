@@ -145,7 +145,7 @@ class Statistics:
         )
 
 
-class _Block:
+class Block:
     """A piece of memory, from the resource or carved from a reserve."""
 
     __slots__ = ("nbytes", "owner", "pointer", "region")
@@ -160,7 +160,7 @@ class _Block:
 class _Region:
     """A reserve: one large block that smaller ones are carved from, first fit; adjacent gaps are merged."""
 
-    def __init__(self, block: _Block) -> None:
+    def __init__(self, block: Block) -> None:
         self.block = block
         self.gaps: list[tuple[int, int]] = [(0, block.nbytes)]  # (offset, nbytes), by offset
 
@@ -172,14 +172,14 @@ class _Region:
     def whole(self) -> bool:
         return self.free == self.block.nbytes
 
-    def carve(self, nbytes: int) -> _Block | None:
+    def carve(self, nbytes: int) -> Block | None:
         for place, (offset, gap) in enumerate(self.gaps):
             if gap >= nbytes:
                 self.gaps[place : place + 1] = [(offset + nbytes, gap - nbytes)] if gap > nbytes else []
-                return _Block(self.block.pointer + offset, nbytes, None, self)
+                return Block(self.block.pointer + offset, nbytes, None, self)
         return None
 
-    def give_back(self, block: _Block) -> None:
+    def give_back(self, block: Block) -> None:
         insort(self.gaps, (block.pointer - self.block.pointer, block.nbytes))
         merged: list[tuple[int, int]] = []
         for offset, nbytes in self.gaps:
@@ -190,7 +190,7 @@ class _Region:
         self.gaps = merged
 
 
-class _Bin:
+class Bin:
     """The freed blocks of one size that were allocated for one stream, or (queue None) that no queued work uses.
 
     queue: the stream's queue, which may outlive the stream object. freed: the sizes that the arena has yet to count
@@ -202,7 +202,12 @@ class _Bin:
     def __init__(self, arena: Arena, size: int, queue: Queue | None) -> None:
         self.size, self.queue = size, queue
         self.freed, self.returned = arena._freed, arena._returned
-        self.blocks: list[_Block] = []
+        self.blocks: list[Block] = []
+
+    def put_back(self, block: Block) -> None:
+        """Take a block that is free. It is counted as freed before it can be reused."""
+        self.freed.append(self.size)
+        self.blocks.append(block)
 
 
 class Lease(Uncopied):
@@ -213,7 +218,7 @@ class Lease(Uncopied):
 
     __slots__ = ("block", "home", "users")
 
-    def __init__(self, block: _Block, home: _Bin) -> None:
+    def __init__(self, block: Block, home: Bin) -> None:
         self.block, self.home = block, home
         self.users: set[Stream] = set()
 
@@ -223,12 +228,10 @@ class Lease(Uncopied):
         return self.home.queue
 
     def __del__(self) -> None:
-        # May run in any thread, inside a locked arena too: appending is atomic and takes no lock. It is counted as
-        # freed before it can be reused.
+        # May run in any thread, inside a locked arena too: appending is atomic and takes no lock.
         home = self.home
         if not self.users:
-            home.freed.append(home.size)
-            home.blocks.append(self.block)
+            home.put_back(self.block)
         else:
             home.returned.append((self.block, home, self.users))
 
@@ -237,8 +240,8 @@ class Lease(Uncopied):
 class _Resting:
     """A freed block that other streams may still be using."""
 
-    block: _Block
-    home: _Bin
+    block: Block
+    home: Bin
     users: set[Stream]  # to be marked with an event as soon as they capture no graph
     events: list[Event] = field(default_factory=list)
 
@@ -268,8 +271,8 @@ class Arena:
         self._resource, self._quantum = resource, resource.quantum
         self._lock = threading.RLock()
         self._freed: deque[int] = deque()
-        self._returned: deque[tuple[_Block, _Bin, set[Stream]]] = deque()
-        self._bins: dict[tuple[Queue | None, int], _Bin] = {}
+        self._returned: deque[tuple[Block, Bin, set[Stream]]] = deque()
+        self._bins: dict[tuple[Queue | None, int], Bin] = {}
         self._ending: set[Queue] = set()  # those of the bins that may be over some day
         self._resting: list[_Resting] = []
         self._regions: list[_Region] = []
@@ -291,21 +294,25 @@ class Arena:
         """
         return self.lease(self.bin_of(nbytes, stream), nbytes)
 
-    def bin_of(self, nbytes: int, stream: Stream | None) -> _Bin:
+    def bin_of(self, nbytes: int, stream: Stream | None) -> Bin:
         """The bin of blocks for this many bytes (> 0) on a stream."""
         queue, size = None if stream is None else stream.queue, size_class(nbytes, self._quantum)
         found = self._bins.get((queue, size))
         if found is None:
             if queue is not None and queue.ends:
                 self._ending.add(queue)
-            found = self._bins.setdefault((queue, size), _Bin(self, size, queue))
+            found = self._bins.setdefault((queue, size), Bin(self, size, queue))
         return found
 
-    def _every_bin(self) -> list[_Bin]:
+    def _every_bin(self) -> list[Bin]:
         return list(self._bins.values())  # atomic: other threads may add one
 
-    def lease(self, home: _Bin, nbytes: int) -> Lease:
-        """A block of a bin's size for a request of `nbytes`. Raises OutOfMemoryError."""
+    def lease(self, home: Bin, nbytes: int) -> Lease:
+        """A block of a bin's size for a request of `nbytes`, owned. Raises OutOfMemoryError."""
+        return Lease(self.take(home, nbytes), home)
+
+    def take(self, home: Bin, nbytes: int) -> Block:
+        """Likewise without an owner: the caller puts it back into the bin. Raises OutOfMemoryError."""
         with self._lock:
             freed = self._freed
             while freed:
@@ -317,9 +324,9 @@ class Arena:
             self._in_use += home.size
             if self._in_use > self._peak:
                 self._peak = self._in_use
-            return Lease(block, home)
+            return block
 
-    def _missing(self, home: _Bin, nbytes: int) -> _Block:
+    def _missing(self, home: Bin, nbytes: int) -> Block:
         """A block for an empty bin."""
         self._take_over()
         if unused := self._bins.get((None, home.size)):
@@ -332,13 +339,13 @@ class Arena:
         self._blocks += 1
         return block
 
-    def _carve(self, size: int) -> _Block | None:
+    def _carve(self, size: int) -> Block | None:
         for region in self._regions:
             if block := region.carve(size):
                 return block
         return None
 
-    def _obtain(self, size: int, requested: int, *, carved: bool = True) -> _Block:
+    def _obtain(self, size: int, requested: int, *, carved: bool = True) -> Block:
         """A block from the resource; if that is exhausted, carved from a reserve."""
         limit = self._resource.idle_limit
         if limit is not None and self._cached > limit:
@@ -357,12 +364,12 @@ class Arena:
                 self.name, requested=requested, in_use=self._in_use, cached=self._cached, cap=self._cap
             ) from None
 
-    def _ask(self, size: int) -> _Block:
+    def _ask(self, size: int) -> Block:
         if self._cap is not None and self._held + size > self._cap:
             raise MemoryError
         pointer, owner = self._resource.allocate(size)
         self._held += size
-        return _Block(pointer, size, owner)
+        return Block(pointer, size, owner)
 
     @property
     def _cached(self) -> int:
@@ -421,7 +428,7 @@ class Arena:
                 self._give_back(home.blocks.pop())
                 self._blocks -= 1
 
-    def _give_back(self, block: _Block) -> None:
+    def _give_back(self, block: Block) -> None:
         if block.region is not None:
             block.region.give_back(block)
             return

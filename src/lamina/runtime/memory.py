@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from lamina.runtime import dlpack
-from lamina.runtime.arena import MAX_BYTES, Arena, Lease, checked_bytes
+from lamina.runtime.arena import MAX_BYTES, Arena, Bin, Block, Lease, checked_bytes
 from lamina.runtime.stream import as_stream
 from lamina.runtime.uncopied import Uncopied
 
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 
 class _Loan(Lease):
-    """Ownership of a block that returns to a shelf."""
+    """Ownership of a block that returns to a shelf.
 
-    __slots__ = ("lease", "shelf")
+    It alone returns the block: of garbage in a cycle every finalizer runs, so that a lease inside the loan would
+    return the block to the arena as well.
+    """
 
-    def __init__(self, shelf: Shelf, lease: Lease) -> None:
-        self.shelf, self.lease = shelf, lease
-        self.users = set()
+    __slots__ = ("shelf",)
+
+    def __init__(self, shelf: Shelf, block: Block, home: Bin) -> None:
+        super().__init__(block, home)
+        self.shelf = shelf
 
     @property
     def queue(self) -> Stream | OwnedQueue:
@@ -37,10 +41,10 @@ class _Loan(Lease):
 
     def __del__(self) -> None:
         # As for any lease, no lock is taken. If two threads meet here, one block too many on the shelf does no harm.
-        if self.users:
-            self.lease.users |= self.users
-        elif len(self.shelf.free) < self.shelf.most:
-            self.shelf.free.append(self.lease)
+        if not self.users and len(self.shelf.free) < self.shelf.most:
+            self.shelf.free.append((self.block, self.home))
+        else:
+            super().__del__()
 
 
 class Shelf:
@@ -55,18 +59,24 @@ class Shelf:
     def __init__(self, arena: Arena, device: Device, nbytes: int, stream: Stream) -> None:
         self._arena, self._device, self._nbytes, self.stream = arena, device, nbytes, stream
         self._host = device.kind == "cpu"
-        self.free: list[Lease] = []
+        self.free: list[tuple[Block, Bin]] = []
         self.most = self._MOST if nbytes <= self._LARGE else 0
 
     def take(self) -> Buffer:
         """A buffer. Raises OutOfMemoryError."""
         try:
-            lease = self.free.pop()
+            block, home = self.free.pop()
         except IndexError:
             if not self._nbytes:
                 return Buffer(0, 0, self._device, None, host=self._host)
-            lease = self._arena.allocate(self._nbytes, self.stream)
-        return Buffer(lease.block.pointer, self._nbytes, self._device, _Loan(self, lease), host=self._host)
+            home = self._arena.bin_of(self._nbytes, self.stream)
+            block = self._arena.take(home, self._nbytes)
+        return Buffer(block.pointer, self._nbytes, self._device, _Loan(self, block, home), host=self._host)
+
+    def __del__(self) -> None:
+        self.most = 0  # loans that are collected together with the shelf return to the arena
+        for block, home in self.free:
+            home.put_back(block)
 
 
 class Supply:

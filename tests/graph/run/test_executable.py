@@ -10,6 +10,7 @@ import lamina as lm
 from lamina import ops
 from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.graph import compile, gradients, trace
+from lamina.graph.run.staging import Staged
 from lamina.graph.run.turn import turns_of
 from lamina.runtime.memory import Shelf
 from lamina.runtime.stream import Stream
@@ -387,3 +388,19 @@ def test_results_that_share_memory_are_copied() -> None:
     twice = compile(trace(lambda v: [w := v * 2.0, w], x), "cpu")(x)
     twice[0].numpy()[0] = 7
     assert (twice[1].numpy() == 2).all()
+
+
+def test_tensors_on_the_host_go_to_a_gpu_as_arrays_do() -> None:
+    """Through pinned memory, unless they are there already."""
+    spec = Spec((64, 500), float32)
+    run = compile(trace(lambda x: x * 2, spec), "cpu")
+    run._queues = True  # as where the device is a GPU
+    values = np.random.default_rng(0).standard_normal(spec.shape).astype(np.float32)
+    across = lm.tensor(values.T.copy()).t()
+    for x in (values, lm.tensor(values), lm.data.default_convert(values), across):
+        ((_, given),) = run._given([x])
+        assert isinstance(given, Staged)
+        np.testing.assert_array_equal(run(x)[0], 2 * values)
+    there = lm.tensor(values)
+    there.buffer.pinned = True
+    assert run._given([there])[0][1] is there

@@ -3,7 +3,8 @@ torchvision's.
 
 An image is an array (H, W, C) with one or three channels, uint8 or float32 from 0 to 255. A transform is called with
 it and a generator, on which alone the random draws depend, so that a run repeats bit-exactly, whichever worker makes
-its batches. `ToTensor` and `Normalize`, which come last, return float32 (C, H, W). `MixUp` and `CutMix` take batches
+its batches. `ToTensor` makes a tensor of it, float32 (C, H, W) from 0 to 1, which `Normalize` and `RandomErasing`
+take; `Normalize` makes a float32 array (C, H, W) of an image of uint8. `MixUp` and `CutMix` take batches
 (`DataLoader(batch_transform=)`). Rotations, affine and perspective transforms, and the policies that use them, are
 computed by Pillow (`pip install 'lamina[image]'`). Transforms can be pickled for worker processes, if the functions
 that they were given can.

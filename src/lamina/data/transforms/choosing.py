@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.data.transforms.base import Array, Rng, Transform, probability
+from lamina.data.transforms.base import Rng, Transform, probability
 from lamina.ops.arguments import Checked
 
 
@@ -20,7 +20,7 @@ class Compose(Checked):
     def __init__(self, transforms: Sequence[Any]) -> None:
         self.transforms = _functions("Compose", transforms)
 
-    def __call__(self, image: Array, rng: Rng) -> Array:
+    def __call__(self, image: Any, rng: Rng) -> Any:
         """All of them."""
         return _all_of(self.transforms, image, rng)
 
@@ -39,7 +39,7 @@ class RandomApply(Transform):
         given = transforms if isinstance(transforms, Sequence) else [transforms]
         self.transforms, self.p = _functions("RandomApply", given), probability("RandomApply", p)
 
-    def __call__(self, image: Array, rng: Rng) -> Array:
+    def __call__(self, image: Any, rng: Rng) -> Any:
         """Apply them with probability p."""
         return _all_of(self.transforms, image, rng) if rng.random() < self.p else image
 
@@ -61,10 +61,9 @@ class RandomChoice(Transform):
             raise ValueError(f"RandomChoice: p must be weights of at least 0, and not all 0, got {p!r}")
         self.p = [weight / sum(weights) for weight in weights]
 
-    def __call__(self, image: Array, rng: Rng) -> Array:
+    def __call__(self, image: Any, rng: Rng) -> Any:
         """The image after the transform that was drawn."""
-        found: Array = self.transforms[int(rng.choice(len(self.p), p=self.p))](image, rng)
-        return found
+        return self.transforms[int(rng.choice(len(self.p), p=self.p))](image, rng)
 
 
 class RandomOrder(Transform):
@@ -77,7 +76,7 @@ class RandomOrder(Transform):
     def __init__(self, transforms: Sequence[Any]) -> None:
         self.transforms = _some("RandomOrder", transforms)
 
-    def __call__(self, image: Array, rng: Rng) -> Array:
+    def __call__(self, image: Any, rng: Rng) -> Any:
         """The image after all of them."""
         return _all_of([self.transforms[i] for i in rng.permutation(len(self.transforms))], image, rng)
 
@@ -97,7 +96,7 @@ class Lambda(Transform):
         return self.lambd(image)
 
 
-def _all_of(transforms: Sequence[Any], image: Array, rng: Rng) -> Array:
+def _all_of(transforms: Sequence[Any], image: Any, rng: Rng) -> Any:
     for transform in transforms:
         image = transform(image, rng)
     return image

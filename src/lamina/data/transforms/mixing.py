@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lamina.data.transforms.base import Array, Rng, Transform
+from lamina.tensors import Tensor, as_tensor
 
 
 class _Mixing(Transform):
@@ -19,8 +20,11 @@ class _Mixing(Transform):
             raise ValueError(f"{name}: needs num_classes >= 2 and alpha > 0, got {num_classes} and {alpha}")
         self.num_classes, self.alpha = num_classes, alpha
 
-    def __call__(self, batch: Any, rng: Rng) -> tuple[Array, Array]:
-        """Mixed images, and the classes' probabilities, float32 (N, num_classes)."""
+    def __call__(self, batch: Any, rng: Rng) -> tuple[Any, Any]:
+        """Mixed images, and the classes' probabilities, float32 (N, num_classes): tensors of tensors."""
+        if any(isinstance(x, Tensor) for x in batch):
+            images, labels = self([np.asarray(x) for x in batch], rng)
+            return as_tensor(images), as_tensor(labels)
         images, labels = batch
         if labels.ndim == 1:
             labels = np.eye(self.num_classes, dtype=np.float32)[labels]

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from lamina.data.transforms.base import Array, Rng, Transform, probability, size_of
 from lamina.data.transforms.sizes import drawn
 from lamina.spec import ShapeError
+from lamina.tensors import Tensor, as_tensor
 
 
 class ToTensor(Transform):
-    """An image (H, W, C) of levels from 0 to 255 as float32 (C, H, W) from 0 to 1."""
+    """An image (H, W, C) of levels from 0 to 255 as a tensor (C, H, W), float32 from 0 to 1."""
 
-    def __call__(self, image: Array, rng: Rng) -> Array:
+    def __call__(self, image: Array, rng: Rng) -> Tensor:
         """The network's input."""
-        size_of("ToTensor", image)
-        return np.ascontiguousarray(image.transpose(2, 0, 1), np.float32) / np.float32(255)
+        return as_tensor(_scaled("ToTensor", image))
+
+
+def _scaled(name: str, image: Array) -> Array:
+    """An image as float32 (C, H, W) from 0 to 1. Raises ShapeError."""
+    size_of(name, image)
+    return np.ascontiguousarray(image.transpose(2, 0, 1), np.float32) / np.float32(255)
 
 
 class Normalize(Transform):
-    """float32 (C, H, W), each channel minus its mean, divided by its standard deviation.
+    """float32 (C, H, W), each channel minus its mean, divided by its standard deviation: a tensor of a tensor, an
+    array of an array.
 
-    An image (H, W, C) of uint8 is converted first.
+    An array (H, W, C) of uint8, an image, is converted first.
     """
 
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
@@ -31,9 +39,11 @@ class Normalize(Transform):
         if not self.std.all():
             raise ValueError(f"Normalize: std must not be 0, got {std}")
 
-    def __call__(self, image: Array, rng: Rng) -> Array:
+    def __call__(self, image: Any, rng: Rng) -> Any:
         """The network's input."""
-        x = ToTensor()(image, rng) if image.dtype == np.uint8 else image
+        if isinstance(image, Tensor):
+            return as_tensor(self(image.numpy(), rng))
+        x = _scaled("Normalize", image) if image.dtype == np.uint8 else image
         for name, figures in (("mean", self.mean), ("std", self.std)):
             if len(figures) not in (1, len(x)):
                 raise ShapeError(f"Normalize: {len(figures)} numbers in {name} for {len(x)} channels")
@@ -41,7 +51,8 @@ class Normalize(Transform):
 
 
 class RandomErasing(Transform):
-    """A random rectangle of float32 (C, H, W) set to `value`, with probability p (Zhong et al. 2017)."""
+    """A random rectangle of float32 (C, H, W) set to `value`, with probability p (Zhong et al. 2017): a tensor of a
+    tensor, an array of an array."""
 
     def __init__(
         self,
@@ -53,8 +64,10 @@ class RandomErasing(Transform):
         self.p, self.value = probability("RandomErasing", p), value
         self.scale, self.ratio = scale, ratio
 
-    def __call__(self, image: Array, rng: Rng) -> Array:
+    def __call__(self, image: Any, rng: Rng) -> Any:
         """The image, possibly with a rectangle erased."""
+        if isinstance(image, Tensor):
+            return as_tensor(self(image.numpy(), rng))
         if image.ndim != 3:
             raise ShapeError(f"RandomErasing: needs (C, H, W), got {image.shape}")
         if rng.random() >= self.p:

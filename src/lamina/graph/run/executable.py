@@ -436,10 +436,11 @@ class Executable:
 
     # ---- inputs
     def _given(self, inputs: Sequence[Any]) -> list[tuple[Slot, Given]]:
-        """The inputs, checked; host arrays for a GPU in pinned memory."""
+        """The inputs, checked; those for a GPU that are on the host in pinned memory."""
         if len(inputs) != len(self._free):
             raise TypeError(f"{self.graph.name} takes {len(self._free)} inputs, got {len(inputs)}")
         given: list[tuple[Slot, Given]] = []
+        staged = self._queues and not self._serves
         for i, x in enumerate(inputs):
             want = self._wants[i]
             slot = want.slot
@@ -448,7 +449,6 @@ class Executable:
                     raise ShapeError(
                         f"input {want.name} is {slot.spec}, got an array {x.dtype}{list(x.shape)}"
                     )
-                staged = self._queues and not self._serves
                 given.append((slot, self._way(want).fill(x) if staged else np.ascontiguousarray(x)))
                 continue
             found = x if isinstance(x, Tensor) else as_tensor(x)
@@ -457,6 +457,9 @@ class Executable:
                 if spec.open != slot.spec.open:
                     raise ShapeError(f"input {want.name} is {slot.spec}, got {spec}")
                 want.seen = spec
+            if staged and _is_pageable(found):
+                given.append((slot, self._way(want).fill(found._values())))
+                continue
             given.append((slot, found))
         return given
 
@@ -505,6 +508,11 @@ class _Wanted:
     name: str
     seen: Spec | None = None
     staging: Staging | None = None
+
+
+def _is_pageable(x: Tensor) -> bool:
+    """Whether the values are in host memory that a GPU does not copy from by itself."""
+    return x.device.kind == "cpu" and not x.buffer.pinned
 
 
 def _idle(program: PlannedGraph, kept: Collection[int]) -> frozenset[int]:
