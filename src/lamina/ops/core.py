@@ -489,6 +489,9 @@ class Recorder(Protocol):
     def serves_once(self) -> bool:
         """Asks that the recording serve this call alone, its values being computed one by one; whether it will."""
 
+    def numbers_once(self, x: Operand) -> Operand | None:
+        """The numbers of a value in the call that is recorded, if the recording serves this call alone."""
+
     def assigns(self, holder: Any, name: str) -> None:
         """Called before an attribute of an object is assigned."""
 

@@ -59,6 +59,10 @@ class Folding:
         """Never."""
         return False
 
+    def numbers_once(self, x: Operand) -> Operand | None:
+        """None: it serves no call."""
+        return None
+
     def knows(self, x: Operand) -> bool:
         """Always."""
         return True

@@ -125,6 +125,10 @@ class Capture:
         self.numbers.serves_once |= self.numbers.may_serve_once
         return self.numbers.serves_once
 
+    def numbers_once(self, x: Operand) -> Operand | None:
+        """The numbers of a value in the call that is recorded, if nothing but this call is served."""
+        return self.numbers.of(self.read(x), asks=False) if self.numbers.serves_once else None
+
     def standing_for(self) -> dict[Value, Tensor]:
         """The tensors that the function closes over, by the value that stands for each."""
         return {value: self.tensors[key] for key, value in self.inputs.items()}
