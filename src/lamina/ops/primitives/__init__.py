@@ -28,6 +28,7 @@ from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFun
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
 from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
 from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
+from lamina.ops.primitives.fold import Col2im, Im2col
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.fused import Fused
@@ -147,6 +148,7 @@ __all__ = [
     "ClippedRelu",
     "ClippedReluGrad",
     "Cofactors",
+    "Col2im",
     "CompleteOrthogonalFactor",
     "Concat",
     "Conv",
@@ -192,6 +194,7 @@ __all__ = [
     "Gt",
     "HardSwish",
     "Identity",
+    "Im2col",
     "KeepBoxes",
     "LabelledMean",
     "LambUpdate",
