@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import lru_cache, partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -137,7 +138,7 @@ def _col2im(dtype: DType, rank: int) -> str:
             place = code.value(0, INDEX)
             for axis, k, at in zip(lead, taps, places, strict=True):
                 ahead = at + axis.before - k * axis.dilation
-                within = np.maximum(ahead, 0)
+                within: Any = np.maximum(ahead, 0)
                 o = code.quotient(within, axis.stride)
                 covers = (ahead >= 0) & (code.remainder(within, axis.stride) == 0) & (o < axis.out)
                 stack.enter_context(code.when(covers))
