@@ -122,13 +122,14 @@ def _scatter(
     entries, size = index.shape[axis], y.shape[axis]
     text = _text(axis, mode, y, index, given, places[0] is not None)
     base, at_index, at_source = places[0] or target(), places[1], places[2]
+    arguments: tuple[Argument, ...]
     tile = _tile(axis, y, index) if given.numel else None
     if tile is not None:
         lines, inner = y.numel // size, prod(y.shape[axis + 1 :])
         text += constants(INNER=inner, LINES=lines, TILE=tile)
         program = Program("scatter_claimed", _FILE, text)
-        arguments = (base, at_index, at_source, target())
-        return [Launch(program, (-(-lines // tile),), (256,), arguments, waves=LOOPING)], 0
+        blocks, arguments = -(-lines // tile), (base, at_index, at_source, target())
+        return [Launch(program, (blocks,), (256,), arguments, waves=LOOPING)], 0
     if entries <= FEW or not given.numel:
         program = Program("scatter_few", _FILE, text)
         return [looping(program, y.numel, (base, at_index, at_source, target()))], 0
@@ -144,7 +145,7 @@ def _scatter(
         prod(index.shape[axis + 1 :]),
     )
     steps, workspace = sort_steps(rows, entries, at_index, None)
-    arguments: tuple[Argument, ...] = (base, *sorted_pairs(rows), at_source, target())
+    arguments = (base, *sorted_pairs(rows), at_source, target())
     if mode and entries >= MANY * size and y.numel < SCARCE:
         program = Program("scatter_many", _FILE, text)
         return [*steps, Launch(program, (-(-y.numel // 8),), (256,), arguments, waves=LOOPING)], workspace
