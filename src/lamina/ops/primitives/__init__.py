@@ -26,7 +26,7 @@ from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad, DropoutMask
 from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
-from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
+from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum, EmbeddingSum
 from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
 from lamina.ops.primitives.fold import Col2im, Im2col
 from lamina.ops.primitives.foreach import Foreach
@@ -169,6 +169,7 @@ __all__ = [
     "Elu",
     "Embedding",
     "EmbeddingGrad",
+    "EmbeddingSum",
     "Eq",
     "Erf",
     "Exchange",
