@@ -115,6 +115,7 @@ from lamina.ops.primitives.sequence import TakeRows
 from lamina.ops.primitives.shape import After, Concat, Expand, Flip, Pad, Reshape, Slice, Transpose
 from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
 from lamina.ops.primitives.sort import Sort
+from lamina.ops.primitives.spectral import ShortTimeSpectra
 from lamina.ops.primitives.update import AdamUpdate, SgdUpdate
 from lamina.ops.primitives.update_rules import LambUpdate
 from lamina.ops.primitives.window import Window
@@ -255,6 +256,7 @@ __all__ = [
     "Scatter",
     "SearchSorted",
     "SgdUpdate",
+    "ShortTimeSpectra",
     "Sigmoid",
     "SigmoidGrad",
     "Sign",
