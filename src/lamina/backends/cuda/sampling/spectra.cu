@@ -3,13 +3,14 @@
 // A frame of an even SIZE is transformed as POINTS = SIZE / 2 complex numbers, pairs of samples; of an odd one as SIZE
 // real ones. x is [BATCH, LENGTH], y is [BATCH, COUNT, BINS, 2].
 //
-// Constants: T, Index, BATCH, LENGTH, COUNT (frames of a signal), SIZE, HOP, POINTS, BINS, SCALE, THREADS, and STAGES:
-// STAGE(radix, points of the parts that it transforms, parts) for each factor of POINTS.
+// Constants: T, Index, BATCH, LENGTH, COUNT (frames of a signal), SIZE, HOP, POINTS, BINS, SCALE, THREADS, V (elements
+// of y of an access, 1 or 2), and STAGES: STAGE(radix, points of the parts that it transforms, parts) for each factor of
+// POINTS.
 // waves: cosines of 2 pi i / SIZE for each i, then the negative sines.
 //
 // Expected: the signal is read and the spectra are written once, 15 MB or 3.5 us at 4.3 TB/s for the 64 signals of 101
 // frames of 400 of benchmarks/op_families.py; 200 points by factors of 5, 5, 4 and 2 are 12 complex products each, and with
-// twiddle factors 20 thousand operations a frame, 0.13 GFLOP in all, where one product with the whole basis takes 2.5.
+// twiddle factors 23 thousand operations a frame, 0.15 GFLOP in all, where one product with the whole basis takes 2.5.
 typedef Wide<T>::type A;
 struct Pair { A re, im; };
 
@@ -80,7 +81,11 @@ short_time_spectra(const T *x, const T *weights, T *y, const A *waves)
 #endif
             Pack<T, 2> made;
             made.v[0] = narrow<T>(found.re * (A)SCALE), made.v[1] = narrow<T>(found.im * (A)SCALE);
+#if V == 2
             store<2>(to + 2 * k, made);
+#else
+            to[2 * k] = made.v[0], to[2 * k + 1] = made.v[1];
+#endif
         }
         __syncthreads();
     }

@@ -31,7 +31,10 @@ _THREADS = 256
 
 @kernels(ShortTimeSpectra, source="kernel")
 def short_time_spectra(op: ShortTimeSpectra, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """Row-major signals. Raises NoKernel for sizes with large prime factors."""
+    """Row-major signals; both parts of a number at once, or one by one where an address is not aligned.
+
+    Raises NoKernel for sizes with large prime factors.
+    """
     x, weights = inputs = [s.open.fixed for s in specs]
     y = op.infer(x, weights)[0].fixed
     factors = fast_factors(op.size)
@@ -51,10 +54,13 @@ def short_time_spectra(op: ShortTimeSpectra, specs: tuple[Spec, ...], device: De
         BATCH=x.shape[0], LENGTH=x.shape[1], COUNT=y.shape[1], SIZE=op.size, HOP=op.hop, POINTS=points,
         BINS=y.shape[2], SCALE=repr(op.scale), THREADS=threads, STAGES=" ".join(stages),
     )  # fmt: skip
-    program, frames = Program(op.name, "sampling/spectra.cu", text), x.shape[0] * y.shape[1]
-    places = (source(0), source(1), target(), _waves(op.size, wide.name))
-    launch = Launch(program, (frames,), (threads,), places, waves=2 * LOOPING)
-    return kernel_plan(device, inputs, [y], [launch], label=op.name)
+    places, frames = (source(0), source(1), target(), _waves(op.size, wide.name)), x.shape[0] * y.shape[1]
+
+    def launches(width: int) -> tuple[Launch, ...]:
+        program = Program(op.name, "sampling/spectra.cu", text + constants(V=width))
+        return (Launch(program, (frames,), (threads,), places, waves=2 * LOOPING),)
+
+    return kernel_plan(device, inputs, [y], launches(2), label=op.name, plain=lambda: launches(1))
 
 
 @lru_cache(maxsize=64)
