@@ -51,6 +51,7 @@ from lamina.ops.primitives import (
 from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.gather import GatherGrad
+from lamina.ops.primitives.grid_sample import GridSample
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.ops.primitives.sort import Sort
 from lamina.runtime import Device, compile_cubin
@@ -175,6 +176,11 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
             found |= {f"{p.name} {dtype}": p for p in attention_over_tiles(dtype, device)}
         rows = Spec((8192, 256), dtype), Spec((8192, 1), int64)  # more looks than are worth it, few elements
         found[f"scatter_many {dtype}"] = programs(cuda.plan(GatherGrad(0, 16), rows, Policy()))[-1]
+        rows = Spec((999, 60), dtype), Spec((999, 60), int64)
+        found[f"scatter_claimed {dtype}"] = programs(cuda.plan(GatherGrad(1, 50), rows, Policy()))[-1]
+        images = Spec((99, 32, 9, 7), dtype), Spec((99, 8, 9, 2), dtype)
+        sampled = cuda.plan(GridSample("bilinear", "zeros", False), images, Policy())
+        found[f"grid_sample_held {dtype}"] = programs(sampled)[0]
         for op in (Sort(), Sort(False, 5)):  # too many for comparing all pairs
             sorting = programs(cuda.plan(op, [Spec((1, 20000), dtype)], Policy()))
             found |= {f"{op} {p.name} {dtype}": p for p in sorting}

@@ -58,12 +58,12 @@ def _stacks(sample: Sample, dtype: Any) -> list[np.ndarray]:
 AT_ONCE = {
     "attention_grad": 0, "bag_max": 0, "bag_spread": 0, "bag_sum": 0, "batch_norm": 0, "batch_norm_grad": 0,
     "batch_norm_infer": 2, "check_index": 3, "cross_entropy_grad": 0, "ctc_loss_grad": 0, "dequantize": 4,
-    "embedding": 4, "embedding_grad": 0, "expand": 2, "grid_sample_grid_grad": 0, "group_norm": 4,
+    "embedding": 4, "embedding_grad": 0, "embedding_sum": 4, "expand": 2, "grid_sample_grid_grad": 0, "group_norm": 4,
     "group_norm_grad": 0, "labelled_mean": 0, "layer_norm": 4, "layer_norm_grad": 0, "linear_solve": 10,
     "local_response_norm_grad": 0, "nll_loss": 6, "nll_loss_grad": 0, "quantized_conv": 4,
     "quantized_matmul": 4, "rms_norm": 4, "rms_norm_grad": 0, "rnn": 0, "rnn_grad": 0, "roi_align": 0,
-    "roi_align_grad": 0, "search_sorted": 0, "singular_values": 0, "symmetric_eigen": 0, "take_rows": 0,
-    "triangular_solve": 10,
+    "roi_align_grad": 0, "search_sorted": 0, "short_time_spectra": 4, "singular_values": 0,
+    "symmetric_eigen": 0, "take_rows": 0, "triangular_solve": 10,
 }  # fmt: skip
 
 

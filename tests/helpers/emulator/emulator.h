@@ -31,6 +31,15 @@
 // or fewer shuffles.
 static inline void meet(unsigned first, unsigned count) { emulator::meet(first, count); }
 static inline void __syncthreads() { emulator::meet_all(); }
+static inline int __syncthreads_or(int v)
+{
+    emulator::exchanged[emulator::current] = v != 0;
+    emulator::meet_all();
+    int any = 0;
+    for (unsigned i = 0; i < blockDim.x; ++i) any |= (int)emulator::exchanged[i];
+    emulator::meet_all();
+    return any;
+}
 
 template <class T> static inline T __shfl_xor_sync(unsigned, T v, int lanes)
 {
@@ -85,6 +94,12 @@ static inline int atomicMax(int *p, int v)
 {
     const int old = *p;
     if (v > old) *p = v;
+    return old;
+}
+static inline unsigned atomicMin(unsigned *p, unsigned v)
+{
+    const unsigned old = *p;
+    if (v < old) *p = v;
     return old;
 }
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

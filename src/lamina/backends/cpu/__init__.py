@@ -35,6 +35,7 @@ from lamina.backends.cpu import (
 from lamina.backends.cpu.library import kernels
 from lamina.backends.cpu.loops import (
     axis_map,
+    columns,
     ctc,
     elementwise,
     gather,
@@ -65,6 +66,7 @@ __all__ = [
     "attention",
     "axis_map",
     "backend",
+    "columns",
     "concat",
     "conv",
     "ctc",

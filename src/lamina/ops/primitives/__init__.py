@@ -26,8 +26,9 @@ from lamina.ops.primitives.diagonal import Diagonal
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad, DropoutMask
 from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
-from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
+from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum, EmbeddingSum
 from lamina.ops.primitives.factorize import CholeskyFactor, LinearSolve, LogDeterminant, TriangularSolve
+from lamina.ops.primitives.fold import Col2im, Im2col
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.fused import Fused
@@ -114,6 +115,7 @@ from lamina.ops.primitives.sequence import TakeRows
 from lamina.ops.primitives.shape import After, Concat, Expand, Flip, Pad, Reshape, Slice, Transpose
 from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
 from lamina.ops.primitives.sort import Sort
+from lamina.ops.primitives.spectral import ShortTimeSpectra
 from lamina.ops.primitives.update import AdamUpdate, SgdUpdate
 from lamina.ops.primitives.update_rules import LambUpdate
 from lamina.ops.primitives.window import Window
@@ -147,6 +149,7 @@ __all__ = [
     "ClippedRelu",
     "ClippedReluGrad",
     "Cofactors",
+    "Col2im",
     "CompleteOrthogonalFactor",
     "Concat",
     "Conv",
@@ -167,6 +170,7 @@ __all__ = [
     "Elu",
     "Embedding",
     "EmbeddingGrad",
+    "EmbeddingSum",
     "Eq",
     "Erf",
     "Exchange",
@@ -192,6 +196,7 @@ __all__ = [
     "Gt",
     "HardSwish",
     "Identity",
+    "Im2col",
     "KeepBoxes",
     "LabelledMean",
     "LambUpdate",
@@ -251,6 +256,7 @@ __all__ = [
     "Scatter",
     "SearchSorted",
     "SgdUpdate",
+    "ShortTimeSpectra",
     "Sigmoid",
     "SigmoidGrad",
     "Sign",

@@ -9,12 +9,18 @@ from typing import Any, Literal
 import numpy as np
 
 from lamina.ops.arguments import checked
-from lamina.ops.core import INTEGERS, Arg, Array, Op, Sample, bind, call, listing, operand
-from lamina.ops.primitives.check_index import CheckIndex
-from lamina.ops.primitives.embedding import bounded, embedding, table_and_padding
+from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, bind, call, listing, operand
+from lamina.ops.primitives.check_index import CheckIndex, check_index, watched
+from lamina.ops.primitives.embedding import (
+    Embedding,
+    EmbeddingGrad,
+    bounded,
+    embedding,
+    table_and_padding,
+)
 from lamina.ops.primitives.pointwise import where
-from lamina.ops.primitives.shape import cat
-from lamina.spec import FLOATS, DTypeError, ShapeError, Spec, int64
+from lamina.ops.primitives.shape import cat, expand
+from lamina.spec import FLOATS, DTypeError, Shape, ShapeError, Spec, int32, int64
 
 #: How a bag's rows are reduced.
 BagMode = Literal["sum", "mean", "max"]
@@ -125,6 +131,58 @@ class BagMax(_Bags):
             yield Sample.of(cls(), Arg((rows, width), distinct=True), _starts(starts))
 
 
+@dataclass(frozen=True)
+class EmbeddingSum(Op):
+    """(table [V, D], index int32 or int64 [B, N]) -> [B, D]: the sum of the rows at each line of indices, in their
+    order; with `mean` divided by N.
+
+    An index outside 0 … V - 1 is an IndexError on a CPU and gives a row of NaN on a GPU.
+    """
+
+    mean: bool = False
+    arity = 2
+
+    def infer(self, table: Spec, index: Spec) -> tuple[Spec]:
+        self.check_float(table)
+        if index.dtype not in (int32, int64):
+            raise DTypeError(f"{self.name}: index must be int32 or int64, got {index}; cast it with ops.cast")
+        if table.ndim != 2 or index.ndim != 2:
+            raise ShapeError(
+                f"{self.name}: needs a table [V, D] and indices [B, N], got {listing((table, index))}"
+            )
+        return (self.result((index.shape[0], table.shape[1]), table.dtype),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return (axes[1],) if axes[0] is None and axes[1] is not None and axes[1].axis == 0 else None
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (table, index), g = inputs, grads[0]
+        g = g * (1 / max(index.shape[1], 1)) if self.mean else g
+        rows = expand(g.unsqueeze(1), (*index.shape, table.shape[1]))
+        return call(EmbeddingGrad(table.shape[0]), rows, index), None
+
+    def composed(self, table: Any, index: Any) -> Sequence[Any]:
+        """The rows, and their sum."""
+        rows = call(Embedding(), table, index)
+        return (rows.mean(1) if self.mean and index.shape[1] else rows.sum(1),)
+
+    def reference(self, table: Array, index: Array) -> tuple[Array]:
+        check_index("embedding", index, len(table))
+        total = table[index].sum(1, dtype=table.dtype)
+        return ((total / max(index.shape[1], 1) if self.mean else total).astype(table.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for number, (rows, width, shape) in enumerate(_LOOKUPS):
+            index = Arg(shape, int64, low=0, high=rows, integers=True, differentiable=False)
+            yield Sample.of(cls(number % 2 == 1), (rows, width), index)
+
+
+#: rows, features, the indices' shape.
+_LOOKUPS: list[tuple[int, int, Shape]] = [
+    (5, 3, (2, 4)), (7, 16, (3, 2)), (1, 1, (1, 1)), (33, 9, (5, 50)), (4, 8, (2, 0)), (3, 4, (0, 2)),
+    (64, 130, (4, 3)),
+]  # fmt: skip
 #: rows, features, starts.
 _CASES: list[tuple[int, int, tuple[int, ...]]] = [
     (5, 3, (0, 2, 5)), (7, 33, (0, 0, 3, 3, 7)), (4, 1, (0, 3)), (6, 5, (1, 4, 5)), (3, 2, (0, 0)), (0, 3, (0, 0, 0)),
@@ -172,6 +230,8 @@ def embedding_bag(
     factors = _factors(index, table, mode, per_sample_weights)
     table = bounded(what, table, index, max_norm, norm_type)
     kept = None if padding is None else index != padding
+    if index.ndim == 2 and mode != "max" and kept is None and factors is None and not scale_grad_by_freq:
+        return call(EmbeddingSum(mode == "mean"), table, watched("embedding", index, table.shape[0]))
     rows = embedding(index, table, padding, scale_grad_by_freq=scale_grad_by_freq)
     if offsets is None:
         return _of_rows(mode, rows, kept, factors)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from lamina.ops.arguments import Sizes, checked
-from lamina.ops.core import operand
+from lamina.ops.core import Array, BatchAxes, Op, Sample, call, first_axis, operand
 from lamina.ops.primitives.axis_map import AxisMap
 from lamina.ops.primitives.map_axes import mapped
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
-from lamina.spec import Shape, ShapeError
+from lamina.spec import DTYPES, FLOATS, Shape, ShapeError, Spec
 
 
 @checked
@@ -31,14 +35,10 @@ def unfold(
         return unfold(x.unsqueeze(0), kernel_size, dilation, padding, stride).squeeze(0)
     if x.ndim not in (4, 5):
         raise ShapeError(f"unfold: input must be [N, C, H, W], [C, H, W] or [N, C, D, H, W], got {x.spec}")
-    rank = x.ndim - 2
-    kernel = per_axis("unfold", "kernel_size", kernel_size, rank, 1)
+    kernel = per_axis("unfold", "kernel_size", kernel_size, x.ndim - 2, 1)
     win = window("unfold", kernel, stride, padding, dilation)
-    spatial = win.output(x.shape[2:], kernel, "unfold")
-    y = mapped(x, [None, None, *_patches(win, kernel, x.shape[2:], spatial)])
-    apart = y.reshape((*x.shape[:2], *(size for pair in zip(kernel, spatial, strict=True) for size in pair)))
-    order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
-    return apart.permute(order).reshape((x.shape[0], x.shape[1] * prod(kernel), prod(spatial)))
+    win.output(x.shape[2:], kernel, "unfold")
+    return call(Im2col(kernel, win), x)
 
 
 @checked
@@ -69,16 +69,123 @@ def fold(
             f"fold: a kernel of {kernel} on {size} needs columns [N, C * {prod(kernel)}, {prod(spatial)}], "
             f"got {x.spec}"
         )
-    channels = x.shape[1] // prod(kernel)
-    apart = x.reshape((x.shape[0], channels, *kernel, *spatial))
-    order = (0, 1, *(axis for a in range(rank) for axis in (2 + a, 2 + rank + a)))
-    sizes = tuple(k * n for k, n in zip(kernel, spatial, strict=True))
-    joined = apart.permute(order).reshape((x.shape[0], channels, *sizes))
-    back = [m.adjoint for m in _patches(win, kernel, size, spatial)]
-    return mapped(joined, [None, None, *back])
+    return call(Col2im(size, kernel, win), x)
 
 
-def _patches(win: Window, kernel: Shape, sizes: Shape, spatial: Shape) -> list[AxisMap]:
+@dataclass(frozen=True)
+class Im2col(Op):
+    """x [N, C, *spatial] -> columns [N, C * prod(kernel), positions]: what the kernel covers, zeros outside."""
+
+    kernel: Shape
+    window: Window
+    dtypes = DTYPES
+
+    def infer(self, x: Spec) -> tuple[Spec]:
+        self.check_float(x)
+        _check(self, self.window, self.kernel)
+        if x.ndim != self.window.rank + 2:
+            raise ShapeError(f"{self.name}: {self.window.rank} spatial axes are N, C and these, got {x}")
+        spatial = self.window.output(x.shape[2:], self.kernel, self.name)
+        return (self.result((x.shape[0], x.shape[1] * prod(self.kernel), prod(spatial)), x.dtype),)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(Col2im(inputs[0].shape[2:], self.kernel, self.window), grads[0]),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes)
+
+    def composed(self, x: Any) -> Sequence[Any]:
+        """A gather along each axis, tap by tap, and a transposition."""
+        sizes, rank = x.shape[2:], self.window.rank
+        spatial = self.window.output(sizes, self.kernel)
+        y = mapped(x, [None, None, *patch_maps(self.window, self.kernel, sizes, spatial)])
+        pairs = (size for pair in zip(self.kernel, spatial, strict=True) for size in pair)
+        order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
+        columns = (x.shape[0], x.shape[1] * prod(self.kernel), prod(spatial))
+        return (y.reshape((*x.shape[:2], *pairs)).permute(order).reshape(columns),)
+
+    def reference(self, x: Array) -> tuple[Array]:
+        (n, c, *sizes), rank = x.shape, self.window.rank
+        spatial = self.window.output(tuple(sizes), self.kernel)
+        windows = self.window.patches(self.window.pad(x), self.kernel)  # [N, C, *spatial, *kernel]
+        order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
+        columns = windows.transpose(order).reshape((n, c * prod(self.kernel), prod(spatial)))
+        return (np.ascontiguousarray(columns),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape, kernel, win in _CASES:
+            yield Sample.of(cls(kernel, win), shape, dtypes=FLOATS)
+        yield Sample.of(cls((2, 2), _CASES[0][2]), (2, 3, 4, 5), dtypes=DTYPES)
+
+
+@dataclass(frozen=True)
+class Col2im(Op):
+    """Columns [N, C * prod(kernel), positions] -> y [N, C, *size]: the transpose of `Im2col`, summed tap by tap."""
+
+    size: Shape
+    kernel: Shape
+    window: Window
+
+    def infer(self, x: Spec) -> tuple[Spec]:
+        self.check_float(x)
+        _check(self, self.window, self.kernel)
+        if len(self.size) != self.window.rank:
+            raise ShapeError(f"{self.name}: size {self.size} must name {self.window.rank} axes")
+        taps, positions = prod(self.kernel), prod(self.window.output(self.size, self.kernel, self.name))
+        if x.ndim != 3 or x.shape[1] % taps or x.shape[2] != positions:
+            raise ShapeError(f"{self.name}: columns must be [N, C * {taps}, {positions}], got {x}")
+        return (self.result((x.shape[0], x.shape[1] // taps, *self.size), x.dtype),)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(Im2col(self.kernel, self.window), grads[0]),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes)
+
+    def composed(self, x: Any) -> Sequence[Any]:
+        """A transposition, and a sum along each axis."""
+        rank, channels = self.window.rank, x.shape[1] // prod(self.kernel)
+        spatial = self.window.output(self.size, self.kernel)
+        order = (0, 1, *(axis for a in range(rank) for axis in (2 + a, 2 + rank + a)))
+        apart = x.reshape((x.shape[0], channels, *self.kernel, *spatial)).permute(order)
+        sizes = tuple(k * n for k, n in zip(self.kernel, spatial, strict=True))
+        back = [m.adjoint for m in patch_maps(self.window, self.kernel, self.size, spatial)]
+        return (mapped(apart.reshape((x.shape[0], channels, *sizes)), [None, None, *back]),)
+
+    def reference(self, x: Array) -> tuple[Array]:
+        channels = x.shape[1] // prod(self.kernel)
+        spatial = self.window.output(self.size, self.kernel)
+        columns = x.reshape((x.shape[0], channels, prod(self.kernel), *spatial))
+        padded = np.zeros((x.shape[0], channels, *self.window.padded(self.size)), x.dtype)
+        for tap, places in enumerate(self.window.taps(self.kernel, spatial)):
+            padded[places] += columns[:, :, tap]
+        return (np.ascontiguousarray(self.window.crop(padded)),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for (n, c, *sizes), kernel, win in _CASES:
+            spatial = win.output(tuple(sizes), kernel)
+            yield Sample.of(cls(tuple(sizes), kernel, win), (n, c * prod(kernel), prod(spatial)))
+
+
+_CASES: tuple[tuple[Shape, Shape, Window], ...] = (
+    ((2, 3, 5, 6), (2, 2), Window((1, 1), ((0, 0), (0, 0)), (1, 1))),
+    ((2, 3, 5, 8), (3, 3), Window((1, 1), ((1, 1), (1, 1)), (1, 1))),
+    ((1, 2, 7, 8), (3, 2), Window((2, 3), ((1, 0), (2, 1)), (1, 2))),
+    ((2, 1, 9), (4,), Window((3,), ((1, 1),), (2,))),
+    ((1, 2, 3, 4, 5), (2, 1, 3), Window((1, 2, 1), ((0, 1), (0, 0), (1, 1)), (1, 1, 1))),
+    ((0, 2, 4, 4), (2, 2), Window((1, 1), ((0, 0), (0, 0)), (1, 1))),
+)  # fmt: skip
+
+
+def _check(op: Op, win: Window, kernel: Shape) -> None:
+    """Raise ShapeError unless the kernel has the window's axes, and the window no groups and no flip."""
+    if len(kernel) != win.rank or win.groups != 1 or win.flip:
+        raise ShapeError(f"{op.name}: kernel {kernel} and {win} must name the same axes; no groups, no flip")
+
+
+def patch_maps(win: Window, kernel: Shape, sizes: Shape, spatial: Shape) -> list[AxisMap]:
     """One map per spatial axis: to the kernel's elements at all positions, tap by tap."""
     axes = zip(sizes, kernel, spatial, win.stride, win.padding, win.dilation, strict=True)
     return [AxisMap("patches", n, k * out, (k, s, lo, d)) for n, k, out, s, (lo, _), d in axes]

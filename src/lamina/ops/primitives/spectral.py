@@ -6,23 +6,37 @@ torch.view_as_real.
 A transform is one convolution with the Fourier basis. With a hop of H the signal is split into blocks of H samples,
 which are the channels, and a frame is R = ceil(N / H) consecutive blocks: a filter of R taps. Frames are thus never
 copied, and the inverse's overlap-add is the transposed convolution. On a CPU long frames are copied and pass through
-a fast transform each.
+a fast transform each. On a GPU a kernel transforms frames where they lie, if their size has small prime factors.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from lamina.ops.arguments import DTypeLike, checked, within
-from lamina.ops.core import Array, DeviceLike, floating, operand
+from lamina.ops.core import (
+    Array,
+    BatchAxes,
+    DeviceLike,
+    Op,
+    Sample,
+    call,
+    first_axis,
+    floating,
+    listing,
+    operand,
+)
 from lamina.ops.primitives.conv import conv1d, conv_transpose1d
 from lamina.ops.primitives.dft import half, widened
+from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.shape import cat, pad, stack
-from lamina.spec import DType, DTypeError, ShapeError, as_dtype, float32
+from lamina.spec import DType, DTypeError, ShapeError, Spec, as_dtype, float32
 
 # ---------------------------------------------------------------------------------------------------------- windows
 
@@ -124,6 +138,8 @@ def kaiser_window(
 #: Frame size from which, on a CPU, a fast transform per frame is quicker than one product with the whole basis, whose
 #: cost grows with the square; and the most blocks that such a frame is assembled from.
 _FAST, _MOST_TAPS = 1024, 8
+#: The most points of a fast transform by a block of a GPU's threads: twice in 48 KiB, as pairs of float64.
+_MOST_POINTS = 1536
 
 
 class _Frames(NamedTuple):
@@ -230,7 +246,7 @@ def stft(
     wide = x if x.ndim == 2 else x.unsqueeze(0)
     if center:
         wide = pad(wide, (n_fft // 2, n_fft // 2), pad_mode)
-    batch, length = wide.shape
+    length = wide.shape[1]
     if length < n_fft:
         raise ShapeError(f"stft: a frame of n_fft={n_fft} samples is longer than the signal {x.spec}")
     count = 1 + (length - n_fft) // frames.hop
@@ -238,13 +254,101 @@ def stft(
         weights = None if window is None and win_length in (None, n_fft) else _windowed(*what, x.dtype)
         y = _by_products(wide, frames, count, weights, n_fft**-0.5 if normalized else 1.0)
         return y if x.ndim == 2 else y.squeeze(0)
-    basis = frames.basis(x.dtype, n_fft**-0.5 if normalized else 1.0)
-    weighted = _windowed(*what, x.dtype) * basis
-    used = (count - 1 + frames.taps) * frames.hop
-    blocks = pad(wide, (0, used - length)).reshape((batch, count - 1 + frames.taps, frames.hop))
-    y = conv1d(blocks.permute((0, 2, 1)), frames.filters(weighted))
-    y = y.reshape((batch, 2, frames.bins, count)).permute((0, 2, 3, 1))
+    weights, scale = _windowed(*what, x.dtype), n_fft**-0.5 if normalized else 1.0
+    if x.device.kind == "cuda" and frames.bins != n_fft and fast_factors(n_fft):
+        y = call(ShortTimeSpectra(n_fft, frames.hop, scale), wide, weights).permute((0, 2, 1, 3))
+    else:
+        y = _by_one_product(wide, frames, count, weights, scale)
     return y if x.ndim == 2 else y.squeeze(0)
+
+
+def _by_one_product(x: Any, frames: _Frames, count: int, weights: Any, scale: float) -> Any:
+    """[B, F, T, 2] of x [B, L]: a convolution with the whole basis."""
+    batch, length = x.shape
+    used = (count - 1 + frames.taps) * frames.hop
+    blocks = pad(x, (0, used - length)).reshape((batch, count - 1 + frames.taps, frames.hop))
+    y = conv1d(blocks.permute((0, 2, 1)), frames.filters(weights * frames.basis(x.dtype, scale)))
+    return y.reshape((batch, 2, frames.bins, count)).permute((0, 2, 3, 1))
+
+
+def fast_factors(size: int) -> tuple[int, ...]:
+    """The factors, at most 13 each, of a fast transform of `size` samples in pairs (one by one if `size` is odd).
+
+    None where there are other prime factors, and for more points than a block of a GPU's threads holds.
+    """
+    rest, found = size // 2 if size % 2 == 0 else size, []
+    if rest > _MOST_POINTS:
+        return ()
+    for factor in (13, 11, 7, 5, 4, 3, 2):
+        while rest % factor == 0:
+            found.append(factor)
+            rest //= factor
+    return tuple(found) if rest == 1 else ()
+
+
+@dataclass(frozen=True)
+class ShortTimeSpectra(Op):
+    """(x [B, L], weights [size]) -> [B, T, size // 2 + 1, 2]: the half spectrum of each frame of `size` samples, one
+    every `hop`, times the weights and `scale`; real and imaginary part.
+    """
+
+    size: int
+    hop: int
+    scale: float = 1.0
+    arity = 2
+
+    def infer(self, x: Spec, weights: Spec) -> tuple[Spec]:
+        self.check_float(x, weights)
+        if self.size < 1 or self.hop < 1:
+            raise ShapeError(f"{self.name}: size and hop must be >= 1, got {self.size} and {self.hop}")
+        if x.ndim != 2 or x.shape[1] < self.size or weights.shape != (self.size,):
+            raise ShapeError(
+                f"{self.name}: needs signals [B, L] of at least {self.size} samples and weights [{self.size}], "
+                f"got {listing((x, weights))}"
+            )
+        count = 1 + (x.shape[1] - self.size) // self.hop
+        return (self.result((x.shape[0], count, self.size // 2 + 1, 2), x.dtype),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes)
+
+    @property
+    def frames(self) -> _Frames:
+        """The framing."""
+        return _Frames(self.name, self.size, self.hop, self.size // 2 + 1)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        """The frames' gradients: overlap-added for x, and times the samples for the weights."""
+        (x, weights), g, frames = inputs, grads[0], self.frames
+        (batch, length), count = x.shape, g.shape[1]
+        basis = frames.basis(x.dtype, self.scale)
+        columns = g.permute((0, 3, 2, 1)).reshape((batch, len(basis), count))
+        dx = _overlapped(frames, columns, weights * basis, 0, length)
+        dx = pad(dx, (0, length - dx.shape[1]))
+        samples = _cut(x[:, : frames.length(count)], frames, count)
+        return dx, (matmul(columns.permute((0, 2, 1)), basis) * samples).sum((0, 1))
+
+    def composed(self, x: Any, weights: Any) -> Sequence[Any]:
+        """A convolution with the whole basis."""
+        count = 1 + (x.shape[1] - self.size) // self.hop
+        return (_by_one_product(x, self.frames, count, weights, self.scale).permute((0, 2, 1, 3)),)
+
+    def reference(self, x: Array, weights: Array) -> tuple[Array]:
+        frames = np.lib.stride_tricks.sliding_window_view(x, self.size, 1)[:, :: self.hop]
+        wide = np.float64 if x.dtype == np.float64 else np.float32
+        found = np.fft.rfft(frames.astype(wide) * weights.astype(wide), axis=-1) * self.scale
+        return (np.stack([found.real, found.imag], -1).astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for batch, length, size, hop in (
+            (2, 30, 8, 3),
+            (1, 25, 9, 9),
+            (3, 12, 12, 1),
+            (2, 70, 26, 40),
+            (1, 3, 1, 2),
+        ):
+            yield Sample.of(cls(size, hop, 0.5 if size == 9 else 1.0), (batch, length), (size,))
 
 
 def _by_products(x: Any, frames: _Frames, count: int, weights: Any, scale: float) -> Any:

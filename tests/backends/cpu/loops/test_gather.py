@@ -24,13 +24,17 @@ def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "LEAST", 0)
 
 
-@pytest.mark.parametrize("name", ["embedding", "embedding_grad", "gather", "gather_grad", "scatter"])
+@pytest.mark.parametrize(
+    "name", ["embedding", "embedding_grad", "embedding_sum", "gather", "gather_grad", "scatter"]
+)
 def test_values(name: str) -> None:
     assert check_samples(REGISTRY[name], dtypes=1, samples=2) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["embedding", "embedding_grad", "gather", "gather_grad", "scatter"])
+@pytest.mark.parametrize(
+    "name", ["embedding", "embedding_grad", "embedding_sum", "gather", "gather_grad", "scatter"]
+)
 def test_values_of_all_dtypes(name: str) -> None:
     check_samples(REGISTRY[name], dtypes=9, samples=99)
 
@@ -45,6 +49,8 @@ def test_indices_outside_raise(index: int) -> None:
         ops.scatter_add(x, 0, places, lm.tensor(np.ones((3, 4), np.float32)))
     with pytest.raises(IndexError, match="outside"):
         ops.embedding(places, x)
+    with pytest.raises(IndexError, match="outside"):
+        ops.embedding_bag(places, x)
 
 
 @pytest.mark.parametrize("from_back", [False, True])

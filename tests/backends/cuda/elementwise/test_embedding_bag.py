@@ -8,8 +8,9 @@ import pytest
 
 from lamina.backends.cuda import backend
 from lamina.backends.reference import run_reference
-from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
-from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, int64
+from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum, EmbeddingSum
+from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, int32, int64
+from tests.helpers.eager import mismatch
 from tests.helpers.emulator import run_plan
 from tests.helpers.planned import H200
 
@@ -36,3 +37,37 @@ def test_values(op: Any, dtype: DType) -> None:
     assert len(found) == len(wanted)
     for y, right in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(np.asarray(y, np.float64), np.asarray(right, np.float64))
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "index", "width", "each"),
+    [
+        (float32, int64, 12, 5),
+        (float64, int32, 7, 16),
+        (bfloat16, int64, 16, 3),
+        (float16, int32, 10, 1),
+        (float32, int64, 3, 0),
+    ],
+)
+def test_rows_are_summed_as_they_are_looked_up(
+    dtype: DType, index: DType, width: int, each: int, mean: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.standard_normal((9, width)).astype(dtype.numpy)
+    places = rng.integers(0, 9, (301, each)).astype(index.numpy)
+    op = EmbeddingSum(mean)
+    plan = CUDA.plan(op, [Spec(table.shape, dtype), Spec(places.shape, index)], Policy())
+    programs = (*plan.make.programs, *plan.make.plain_programs)
+    assert all(p.cubin("sm_90") for p in programs)
+    (wanted,) = run_reference(op, [table, places], float64)
+    for misaligned in (False, True):
+        (found,) = run_plan(plan, [table, places], misaligned=misaligned)
+        assert not mismatch(found, wanted, dtype)
+
+
+def test_a_row_that_is_not_there_gives_nan() -> None:
+    table, places = np.ones((3, 4), np.float32), np.array([[0, 1], [2, 3], [-1, 0], [1 << 40, 0]])
+    plan = CUDA.plan(EmbeddingSum(), [Spec((3, 4), float32), Spec((4, 2), int64)], Policy())
+    (found,) = run_plan(plan, [table, places])
+    assert (found[0].tolist(), np.isnan(found[1:]).all()) == ([2.0] * 4, True)

@@ -10,7 +10,20 @@ from lamina.backends.cuda.elementwise import gather
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Op
 from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter, ScatterMode
-from lamina.spec import DType, Policy, Shape, Spec, as_dtype, bfloat16, float32, float64, int32, int64
+from lamina.spec import (
+    DType,
+    Policy,
+    Shape,
+    Spec,
+    as_dtype,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    int64,
+)
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import contrary, run_plan
 from tests.helpers.planned import H200
@@ -97,6 +110,66 @@ def test_scatter(
     if looks and mode != "set" and kernel != "scatter_few":
         kernel = "scatter_seen"
     _check(Scatter(axis, mode), arrays, kernel)
+
+
+@pytest.mark.parametrize("mode", ["set", "add", "mul", "min", "max"])
+@pytest.mark.parametrize(
+    ("shape", "index", "source", "axis", "dtype", "tile"),
+    [
+        ((20, 300), (20, 270), (20, 270), 1, float32, 1),
+        ((260, 30), (260, 50), (260, 50), 1, bfloat16, 16),  # the last block has fewer lines
+        ((2, 12, 67), (2, 9, 67), (2, 9, 67), 1, float64, 8),  # lines across, of both images in one block
+        ((60, 40, 5), (50, 50, 4), (50, 50, 4), 1, float16, 16),  # elements that the source does not reach
+        ((32, 7, 3), (32, 9, 1), (32, 9, 3), 1, int64, 4),
+        ((144, 6), (144, 5), (144, 5), 1, int32, 8),
+        ((100, 150), (99, 150), (99, 150), 0, float32, 8),
+        ((99, 5), (99, 20), (99, 20), 1, int8, 4),
+    ],
+)
+def test_lines_that_blocks_hold(
+    mode: ScatterMode, shape: Shape, index: Shape, source: Shape, axis: int, dtype: DType, tile: int
+) -> None:
+    """Entries that name the same element are combined in their order: sums are those of a loop, in every bit."""
+    numbers = RNG.integers(-shape[axis], shape[axis], index)
+    arrays = [_draw(shape, dtype), numbers, _draw(source, dtype)]
+    if mode == "mul":
+        arrays[2] = np.where(RNG.random(source) < 0.5, 1, -1).astype(dtype.numpy)
+    plan = CUDA.plan(Scatter(axis, mode), [Spec(a.shape, as_dtype(a.dtype)) for a in arrays], Policy())
+    assert f"#define TILE {tile}\n" in plan.make.programs[0].text
+    _check(Scatter(axis, mode), arrays, "scatter_claimed")
+
+
+def test_entries_are_combined_in_their_order() -> None:
+    """As one after the other, in every bit, also where all name one element; those outside change nothing."""
+    x, given = _draw((16, 64), float32), _draw((16, 200), float32)
+    numbers = RNG.integers(0, 64, (16, 200))
+    numbers[0], numbers[1, :50] = 63, 64
+    wanted = x.copy()
+    for row in range(16):
+        for at, value in zip(numbers[row], given[row], strict=True):
+            if at < 64:
+                wanted[row, at] += value
+    specs = [Spec(a.shape, as_dtype(a.dtype)) for a in (x, numbers, given)]
+    (found,) = run_plan(CUDA.plan(Scatter(1, "add"), specs, Policy()), [x, numbers, given])
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "entries", "kernel"),
+    [
+        ((16, 6144), 2048, "scatter_claimed"),
+        ((15, 6144), 2048, "scatter_sorted"),  # too few blocks
+        ((16, 6145), 2048, "scatter_sorted"),  # more than 48 KiB
+        ((16, 6144), 2049, "scatter_sorted"),
+        ((4096, 64), 256, "scatter_claimed"),
+        ((65536, 63), 256, "scatter_sorted"),  # many rounds
+        ((4096, 64), 4, "scatter_few"),
+    ],
+)
+def test_which_lines_blocks_hold(shape: Shape, entries: int, kernel: str) -> None:
+    specs = [Spec(shape, float32), Spec((shape[0], entries), int64), Spec((shape[0], entries), float32)]
+    plan = CUDA.plan(Scatter(1, "add"), specs, Policy())
+    assert plan.make.programs[-1].name == kernel
 
 
 @pytest.mark.parametrize(("rows", "kernel"), [(1 << 14, "scatter_seen"), ((1 << 14) + 1, "scatter_sorted")])

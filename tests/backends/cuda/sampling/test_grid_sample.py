@@ -69,6 +69,51 @@ def test_a_thread_works_on_several_channels() -> None:
     assert not mismatch(found, run_reference(op, [x, grid], float64)[0], float32)
 
 
+@pytest.mark.parametrize(
+    ("options", "shape", "places", "dtype", "each"),
+    [
+        (("bilinear", "zeros", False), (12, 57, 8, 7), (12, 9, 8, 2), float32, 4),  # one in the last block
+        (("bilinear", "reflection", True), (133, 1, 5, 9), (133, 17, 20, 2), float64, 1),
+        (("nearest", "border", False), (34, 35, 5, 6), (34, 7, 3, 2), bfloat16, 8),
+        (("bicubic", "zeros", True), (67, 6, 5, 8), (67, 4, 3, 2), float16, 3),
+        (("bilinear", "border", False), (45, 9, 2, 3, 4), (45, 2, 2, 3, 3), float32, 4),
+    ],
+)
+def test_images_that_blocks_hold(
+    options: tuple[str, str, bool], shape: Shape, places: Shape, dtype: DType, each: int
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype(dtype.numpy)
+    grid = rng.uniform(-1.7, 1.7, places).astype(dtype.numpy)
+    op = GridSample(*options)  # type: ignore[arg-type]
+    plan = CUDA.plan(op, [Spec(x.shape, dtype), Spec(grid.shape, dtype)], Policy())
+    assert plan.make.programs[0].name == "grid_sample_held"
+    assert f"#define EACH {each}\n" in plan.make.programs[0].text
+    (wanted,) = run_reference(op, [x, grid], float64)
+    for misaligned in (False, True):
+        (found,) = run_plan(plan, [x, grid], misaligned=misaligned)
+        assert not mismatch(found, wanted, dtype)
+    with contrary():
+        np.testing.assert_array_equal(run_plan(plan, [x, grid])[0], found)
+
+
+@pytest.mark.parametrize(
+    ("shape", "places", "kernel"),
+    [
+        ((64, 32, 56, 56), (64, 56, 56, 2), "grid_sample_held"),
+        ((132, 1, 100, 200), (132, 99, 99, 2), "grid_sample_held"),
+        ((131, 1, 100, 200), (131, 99, 99, 2), "grid_sample"),  # fewer blocks than multiprocessors
+        ((132, 1, 200, 200), (132, 99, 99, 2), "grid_sample"),  # too large
+        ((132, 1, 100, 200), (132, 49, 50, 2), "grid_sample"),  # most of it is not read
+    ],
+)
+def test_which_images_blocks_hold(shape: Shape, places: Shape, kernel: str) -> None:
+    plan = CUDA.plan(
+        GridSample("bilinear", "zeros", False), [Spec(shape, float32), Spec(places, float32)], Policy()
+    )
+    assert plan.make.programs[0].name == kernel
+
+
 @pytest.mark.feature("F107")
 def test_gradients_have_the_same_bits_in_any_order() -> None:
     rng = np.random.default_rng(0)

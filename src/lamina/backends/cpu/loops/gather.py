@@ -23,12 +23,15 @@ from lamina.backends.cpu.loops.table import loops, worthwhile
 from lamina.backends.reference import by_numpy
 from lamina.ops.core import Op
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
+from lamina.ops.primitives.embedding_bag import EmbeddingSum
 from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter
 from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Shape, Spec, int64
 
 #: The columns that a thread accumulates at a time.
 _COLUMNS = 128
+#: The longest rows that a thread adds up.
+_MOST_COLUMNS = 4096
 #: With at least this many lines, threads divide lines, else columns.
 _LINES = 8
 
@@ -72,6 +75,44 @@ def embedding(op: Embedding, specs: Sequence[Spec], device: Device, policy: Poli
     x, index = (s.open.fixed for s in specs)
     (out,) = op.infer(x, index)
     return _gathered(op, x, index, 0, out.fixed, (index.numel, 1), from_back=False)
+
+
+@loops(EmbeddingSum, source="loops")
+def embedding_sum(op: EmbeddingSum, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Rows are added up as they are looked up, in the wider type of half types."""
+    table, index = inputs = tuple(s.open.fixed for s in specs)
+    y = op.infer(table, index)[0].fixed
+    work = worthwhile(op, [index, y], [y]) + index.numel * y.shape[1]
+    if not table.shape[0] or y.shape[1] > _MOST_COLUMNS:
+        raise NoKernel(f"cpu: {op} of {table} is left to NumPy")
+    numbers = [table.shape[0], y.shape[1], index.shape[1]]
+    parameters: list[Location | int] = [at_input(0), at_input(1), at_output(), *numbers]
+    text = partial(_embedding_sum_text, table.dtype, index.dtype, op.mean)
+    kernel = LoopKernel(text, parameters, y.shape[0], work, partial(by_numpy, op, inputs, (y,)))
+    return Plan(inputs, (y,), kernel, label=f"loops {op.name}")
+
+
+@lru_cache(maxsize=64)
+def _embedding_sum_text(dtype: DType, index: DType, mean: bool) -> str:
+    code = Code()
+    x, at, y = code.array(dtype), code.array(index), code.array(dtype)
+    size, width, count = code.sizes(3)
+    flag = code.array(int64)
+    total = code.scratch(dtype.compute, width)
+    first, last = code.share()
+    inside = Index(code, size, from_back=False)
+    with code.loop(first, last) as bag:
+        with code.loop(0, width, independent=True) as j:
+            total[j] = 0
+        with code.loop(0, count) as k:
+            start = inside(at[bag * count + k]) * width
+            with code.loop(0, width, independent=True) as j:
+                total[j] = total[j] + x[start + j]
+        with code.loop(0, width, independent=True) as j:
+            found = total[j]
+            y[bag * width + j] = found / np.maximum(count, 1).astype(found.dtype) if mean else found
+    inside.tell(flag)
+    return code.text()
 
 
 def _gathered(op: Op, x: Spec, index: Spec, axis: int, y: Spec, lines: Shape, from_back: bool) -> Plan:

@@ -1,8 +1,9 @@
 """Gathers in accesses of up to 16 bytes; deterministic scatters, in which each element of the result searches for its
 contributions.
 
-A thread of a scatter owns an element of the result. If a line has few indices it checks each, or a warp does if that
-is fast; else the indices are first sorted with their positions (stably), and it finds its own by bisection.
+Blocks of a scatter hold lines in shared memory if these fit, and entries claim their elements in order. Else a thread
+owns an element of the result. If a line has few indices it checks each, or a warp does if that is fast; else the
+indices are first sorted with their positions (stably), and it finds its own by bisection.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ FEW = 32
 LOOKS = 1 << 24
 #: Entries per element from which a warp works on it, and the number of elements below which that pays.
 MANY, SCARCE = 64, 1 << 16
+#: Bytes of shared memory, and entries, of a block that holds lines; the fewest blocks for which that pays, the fewest
+#: entries of a line, and the most entries per element: about so many rounds there are.
+HELD, CLAIMS, LEAST_TILES, LEAST_CLAIMS, ROUNDS = 48 << 10, 2048, 16, 5, 4
 _FILE = "elementwise/gather.cu"
 _NAN = {
     "float64": "0x7ff8000000000000ull",
@@ -118,6 +122,14 @@ def _scatter(
     entries, size = index.shape[axis], y.shape[axis]
     text = _text(axis, mode, y, index, given, places[0] is not None)
     base, at_index, at_source = places[0] or target(), places[1], places[2]
+    arguments: tuple[Argument, ...]
+    tile = _tile(axis, y, index) if given.numel else None
+    if tile is not None:
+        lines, inner = y.numel // size, prod(y.shape[axis + 1 :])
+        text += constants(INNER=inner, LINES=lines, TILE=tile)
+        program = Program("scatter_claimed", _FILE, text)
+        blocks, arguments = -(-lines // tile), (base, at_index, at_source, target())
+        return [Launch(program, (blocks,), (256,), arguments, waves=LOOPING)], 0
     if entries <= FEW or not given.numel:
         program = Program("scatter_few", _FILE, text)
         return [looping(program, y.numel, (base, at_index, at_source, target()))], 0
@@ -133,11 +145,30 @@ def _scatter(
         prod(index.shape[axis + 1 :]),
     )
     steps, workspace = sort_steps(rows, entries, at_index, None)
-    arguments: tuple[Argument, ...] = (base, *sorted_pairs(rows), at_source, target())
+    arguments = (base, *sorted_pairs(rows), at_source, target())
     if mode and entries >= MANY * size and y.numel < SCARCE:
         program = Program("scatter_many", _FILE, text)
         return [*steps, Launch(program, (-(-y.numel // 8),), (256,), arguments, waves=LOOPING)], workspace
     return [*steps, looping(Program("scatter_sorted", _FILE, text), y.numel, arguments)], workspace
+
+
+def _tile(axis: int, y: Spec, index: Spec) -> int | None:
+    """The number of lines that a block holds in shared memory; None where that does not pay.
+
+    Enough for its threads, and as many as read whole sectors of 32 bytes where lines are not contiguous.
+    """
+    entries, size, inner = index.shape[axis], y.shape[axis], prod(y.shape[axis + 1 :])
+    lines, most = y.numel // size, max(size, entries)
+    across = min(-(-32 // y.dtype.itemsize), inner)
+
+    def fits(tile: int) -> bool:
+        return tile * size * (y.dtype.compute.itemsize + 4) <= HELD and tile * entries <= CLAIMS
+
+    tile = 1
+    while 2 * tile * LEAST_TILES <= lines and (tile < across or 2 * tile * most <= 1024) and fits(2 * tile):
+        tile *= 2
+    pays = LEAST_CLAIMS <= entries <= ROUNDS * size and lines >= LEAST_TILES
+    return tile if pays and tile >= across and fits(tile) else None
 
 
 def _place_key(size: int) -> str:

@@ -3,7 +3,7 @@
 // A thread works on one place and a few channels. Constants: T, Index, RANK (2 or 3), MODE (0 nearest, 1 linear,
 // 2 cubic), PADDING (0 zeros, 1 border, 2 reflection), ALIGN (corners), N, C, PLACES (of an image), S0 S1 S2 (sizes of
 // x, S0 = 1 with RANK 2), LAST (whether channels lie innermost), EACH (channels of a thread; with LAST they are loaded
-// at once), COUNT_BITS.
+// at once), COUNT_BITS. For grid_sample_held also V (elements of x of an access).
 #include "fixed_sum.cuh"
 typedef Wide<T>::type A;
 
@@ -161,6 +161,40 @@ extern "C" __global__ void __launch_bounds__(256) grid_sample(const T *x, const 
 #endif
     }
 }
+
+#ifdef HELD
+#ifndef DYNAMIC_SHARED
+#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(16) type name[]
+#endif
+// A block holds EACH channels of a row-major image in shared memory, and computes all their places.
+//
+// Expected: read from memory at places in any order, each row of taps takes a sector of 32 bytes of which it uses a
+// quarter, 0.46 GB in all for the 64x32x56x56 of float32 of benchmarks/op_families.py. Here x and y pass through memory
+// once, 51 MB or 12 us at 4.3 TB/s; 26 million reads of shared memory, about 3.5 of a warp in the same bank, are 0.8
+// million of 32 and so 12 us of 132 multiprocessors at 1.75 GHz.
+extern "C" __global__ void __launch_bounds__(256) grid_sample_held(const T *x, const T *grid, T *y)
+{
+    DYNAMIC_SHARED(T, held);
+    for (Index block = blockIdx.x; block < (Index)N * GROUPS; block += gridDim.x) {
+        const Index n = block / GROUPS, c = block % GROUPS * EACH, first = n * C + c;
+        const int count = (int)((c + EACH < C ? EACH : C - c) * SPACE);
+        __syncthreads();
+#pragma unroll 4
+        for (int i = threadIdx.x * V; i < count; i += blockDim.x * V) store<V>(held + i, load<V>(x + first * SPACE + i));
+        __syncthreads();
+        for (Index p = threadIdx.x; p < PLACES; p += blockDim.x) {
+            const Reading r = reading_of(grid, n * PLACES + p);
+            A sum[EACH];
+            for (int e = 0; e < EACH; e++) sum[e] = 0;
+            FOR_TAPS {
+                const A w = r.a.weight[i] * r.b.weight[j] * r.c.weight[k];
+                FOR_CHANNELS sum[e] += w * (A)widen(held[at + e * SPACE]);
+            }
+            FOR_CHANNELS y[(first + e) * PLACES + p] = narrow<T>(sum[e]);
+        }
+    }
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(256)
 grid_sample_grad(const T *g, const T *grid, u64 *sums, const FixedRange *range)

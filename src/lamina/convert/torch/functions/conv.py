@@ -13,6 +13,7 @@ from lamina.ops.primitives.conv import Conv, ConvDataGrad
 from lamina.ops.primitives.pool import AvgPool, MaxPool, index_dtype
 from lamina.ops.primitives.quantize import QuantizedConv, QuantizedMatmul
 from lamina.ops.primitives.region_pool import RegionMax, adaptive_bounds
+from lamina.ops.primitives.spectral import ShortTimeSpectra
 from lamina.ops.primitives.window import Window
 from lamina.spec import Shape
 
@@ -149,3 +150,13 @@ def region_max(step: TorchStep, x: Any, starts: Any, stops: Any) -> Any:
     rank = len(step.op.output)
     pair = _of_rank("adaptive_max_pool", rank)(x, step.op.output, return_indices=True)
     return pair[0], pair[1]
+
+
+@writes(ShortTimeSpectra)
+def short_time_spectra(step: TorchStep, x: Any, weights: Any) -> Any:
+    """torch.stft of frames that are whole, half types in float32."""
+    op, wide = step.op, torch_dtype(step.dtype.compute)
+    found = torch.stft(
+        x.to(wide), op.size, op.hop, window=weights.to(wide), center=False, return_complex=True
+    )
+    return (torch.view_as_real(found) * op.scale).permute(0, 2, 1, 3).to(torch_dtype(step.dtype))

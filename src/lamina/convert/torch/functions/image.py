@@ -11,6 +11,7 @@ from torch.nn import functional
 from lamina.convert.torch.functions.step import TorchStep, refuses, torch_dtype, writes
 from lamina.ops.primitives.axis_map import AxisMap
 from lamina.ops.primitives.boxes import KeepBoxes, RoiAlign
+from lamina.ops.primitives.fold import Col2im, Im2col, patch_maps
 from lamina.ops.primitives.grid_sample import GridSample
 from lamina.ops.primitives.map_axes import MapAxes
 
@@ -114,3 +115,64 @@ def grid_sample(step: TorchStep, x: Any, grid: Any) -> Any:
     return functional.grid_sample(
         x, grid, mode=op.mode, padding_mode=op.padding, align_corners=op.align_corners
     )
+
+
+@writes(Im2col)
+def im2col(step: TorchStep, x: Any) -> Any:
+    """F.unfold of the padded image; for volumes and numbers that are not floats a gather along each axis."""
+    op, rank = step.op, step.specs[0].ndim - 2
+    if rank == 3 or not step.dtype.is_float:
+        return _columns_by_axis(step, x)
+    x = functional.pad(x, [side for pair in reversed(op.window.padding) for side in pair])
+    x = x.unsqueeze(2) if rank == 1 else x
+    return functional.unfold(x, **_as_image(op, rank))
+
+
+@writes(Col2im)
+def col2im(step: TorchStep, x: Any) -> Any:
+    """The inner part of F.fold's padded image; for volumes a product along each axis."""
+    op, rank = step.op, len(step.results[0].shape) - 2
+    if rank == 3:
+        return _image_by_axis(step, x)
+    pairs = list(zip(op.size, op.window.padding, strict=True))
+    y = functional.fold(
+        x, (1,) * (2 - rank) + tuple(n + lo + hi for n, (lo, hi) in pairs), **_as_image(op, rank)
+    )
+    y = y.squeeze(2) if rank == 1 else y
+    for axis, (n, (lo, _)) in enumerate(pairs, 2):
+        y = y.narrow(axis, lo, n)
+    return y
+
+
+def _as_image(op: Any, rank: int) -> dict[str, Any]:
+    """The arguments of F.unfold and F.fold, for signals those of images of one row."""
+    given = {"kernel_size": op.kernel, "dilation": op.window.dilation, "stride": op.window.stride}
+    return {name: (1,) * (2 - rank) + tuple(values) for name, values in given.items()}
+
+
+def _columns_by_axis(step: TorchStep, x: Any) -> Any:
+    op, spec, rank = _fixed(step), step.specs[0], step.specs[0].ndim - 2
+    spatial = op.window.output(spec.shape[2:], op.kernel)
+    for axis, m in enumerate(patch_maps(op.window, op.kernel, spec.shape[2:], spatial), 2):
+        x = _along(step, x, axis, m)
+    pairs = [size for pair in zip(op.kernel, spatial, strict=True) for size in pair]
+    order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
+    return x.reshape((*spec.shape[:2], *pairs)).permute(order).reshape(step.results[0].shape)
+
+
+def _image_by_axis(step: TorchStep, x: Any) -> Any:
+    op, (n, c, *sizes) = _fixed(step), step.results[0].shape
+    rank, spatial = len(sizes), op.window.output(tuple(sizes), op.kernel)
+    order = (0, 1, *(axis for a in range(rank) for axis in (2 + a, 2 + rank + a)))
+    joined = (k * o for k, o in zip(op.kernel, spatial, strict=True))
+    x = x.reshape((n, c, *op.kernel, *spatial)).permute(order).reshape((n, c, *joined))
+    for axis, m in enumerate(patch_maps(op.window, op.kernel, tuple(sizes), spatial), 2):
+        x = _along(step, x, axis, m.adjoint)
+    return x
+
+
+def _fixed(step: TorchStep) -> Any:
+    """The op, whose tables need all sizes. Raises TorchConversionError where one is free."""
+    if step.varies(lambda n: (n.op, n.inputs[0].spec)):
+        raise step.error("its tables depend on a free axis: give the axis a fixed size")
+    return step.nodes[0].op

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from lamina.convert.torch.functions.step import TorchStep, writes
 from lamina.ops.primitives.embedding import Embedding
-from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
+from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum, EmbeddingSum
 from lamina.ops.primitives.gather import Gather, Scatter
 from lamina.ops.primitives.sequence import TakeRows
 
@@ -67,6 +67,12 @@ def _inside(step: TorchStep, starts: Any, rows: Any) -> Any:
     """bool [B, rows]: which rows each bag has."""
     at = step.call(torch.arange, rows, device=step.device)
     return (starts[:-1, None] <= at) & (starts[1:, None] > at)
+
+
+@writes(EmbeddingSum)
+def embedding_sum(step: TorchStep, table: Any, index: Any) -> Any:
+    """F.embedding_bag."""
+    return functional.embedding_bag(index, table, mode="mean" if step.op.mean else "sum")
 
 
 @writes(BagSum)
