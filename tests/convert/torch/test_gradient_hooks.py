@@ -155,7 +155,7 @@ def test_hooks_without_a_graph_are_refused() -> None:
     net = nn.Linear(3, 3)
     net.register_backward_hook(lambda module, left, arrived: None)
     with pytest.raises(TorchConversionError, match="register it by register_full_backward_hook"):
-        from_torch(net, x)
+        from_torch(net, x, fullgraph=True)
 
 
 @pytest.mark.parametrize("fails", [False, True])
