@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers import program_plans
 from tests.helpers.cudnn.installed import needs_cudnn_919
-from tests.helpers.processor import needs_avx512_vnni, without_bfloat16
+from tests.helpers.processor import needs_avx512_vnni, without_bfloat16, without_float16
 
 TABLE: dict[str, str] = json.loads(program_plans.TABLE.read_text(encoding="utf-8"))
 PROGRAMS = dict(program_plans.programs())
@@ -23,7 +23,9 @@ def check(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=without_bfloat16) if "bfloat16" in name else name
+        pytest.param(name, marks=without_bfloat16 if "bfloat16" in name else without_float16)
+        if "float16" in name
+        else name
         for name in PROGRAMS
         if name.startswith("cpu")
     ],

@@ -5,12 +5,13 @@ import json
 import pytest
 
 from tests.helpers import cpu_plans
-from tests.helpers.processor import needs_avx512_vnni
+from tests.helpers.processor import needs_avx512_vnni, without_float16
 
 TABLE: dict[str, str] = json.loads(cpu_plans.TABLE.read_text(encoding="utf-8"))
 
 
 @needs_avx512_vnni
+@without_float16
 @pytest.mark.parametrize("name", cpu_plans.OPS)
 def test_plans_are_as_committed(name: str) -> None:
     assert cpu_plans.row(name) == TABLE.get(name), (

@@ -104,7 +104,7 @@ def test_windows_over_the_whole_image(kernel: tuple[int, int]) -> None:
 @pytest.mark.parametrize("kernel", [(15, 17), (16, 16), (20, 13)])
 @pytest.mark.parametrize("dtype", [bfloat16, float16, float32], ids=str)
 def test_indices_of_large_kernels(kernel: tuple[int, int], dtype: DType) -> None:
-    """From 256 elements on they are int32, which oneDNN has no right ones of in bfloat16."""
+    """From 256 elements on they are int32, which oneDNN has no right ones of in half types."""
     x = np.random.default_rng(1).integers(0, 251, (2, 3, 24, 25)).astype(dtype.numpy)
     pool, grad = MaxPool(kernel, STEPS, True), MaxPoolGrad(kernel, STEPS, x.shape[2:])
     cpu, wanted = backends.get(CPU, "cpu"), run_reference(pool, [x])

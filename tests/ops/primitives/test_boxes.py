@@ -179,8 +179,17 @@ def test_errors() -> None:
         ops.nms(boxes, lm.ones(4), 0.5)
     with pytest.raises(lm.ShapeError, match="nms: scores .* must be one for each box"):
         ops.nms(boxes[:, 1:], lm.ones(3), 0.5)
-    with pytest.raises(TypeError, match="take ops.nms_mask"):
-        lm.jit(lambda b, s: ops.nms(b, s, 0.5))(np.ones((3, 4)), np.ones(3))
+    with pytest.raises(TypeError, match="nms: the shape of the result depends on the numbers in the mask"):
+        lm.trace(lambda b, s: ops.nms(b, s, 0.5), np.ones((3, 4)), np.ones(3))
+
+
+def test_compiled_programs_are_of_one_number_of_kept_boxes() -> None:
+    compiled = lm.jit(lambda boxes, scores: ops.nms(boxes, scores, 0.5))
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        corner, scores = rng.random((9, 2)), rng.random(9)
+        boxes = np.concatenate([corner, corner + 0.5], 1)
+        np.testing.assert_array_equal(compiled(boxes, scores).numpy(), ops.nms(boxes, scores, 0.5).numpy())
 
 
 def test_types() -> None:

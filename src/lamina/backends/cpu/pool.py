@@ -25,7 +25,7 @@ from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.primitives.pool import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad
 from lamina.replay.guards import above_minus_infinity
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec, bfloat16, int32
+from lamina.spec import DType, Policy, Spec, bfloat16, float16, int32
 
 _AVERAGE = {"include": "avg_include_padding", "exclude": "avg_exclude_padding"}
 Create = Callable[[MemoryDesc, MemoryDesc], PrimitiveDesc]
@@ -137,10 +137,11 @@ def _laid_out(
 
 def _index(made: PrimitiveDesc, like: Spec, dtype: DType) -> Spec:
     """The spec of the workspace. Raises NoKernel where it is not one index of this type per element of y, and where
-    it is int32 (kernels of 256 elements and more) beside bfloat16, which oneDNN (3.2) computes wrongly.
+    it is int32 (kernels of 256 elements and more) beside a half type, which oneDNN (3.2) computes wrongly where the
+    processor has instructions for it.
     """
     space = made.workspace
-    if like.dtype == bfloat16 and dtype == int32:
+    if like.dtype in (bfloat16, float16) and dtype == int32:
         raise NoKernel(f"cpu: oneDNN has no right index of {like} in kernels of 256 elements and more")
     if space.data_type != data_type(dtype) or space.dims != like.shape:
         raise NoKernel(

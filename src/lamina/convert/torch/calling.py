@@ -163,7 +163,7 @@ class _CodeRun(CodeMode):
             own = ObjectAttributes((args, kwargs))
             try:
                 with torch.enable_grad(), ExitStack() as stack:
-                    for mode in (self, *rewriting_modes(), _Numbers(self)):  # the last decide first
+                    for mode in (self, *rewriting_modes(), _NumbersOfRun(self)):  # the last decide first
                         stack.enter_context(mode)
                     found = self.module(*args, **kwargs)
                 leaves, structure = flatten(
@@ -231,7 +231,7 @@ class _CodeRun(CodeMode):
         args = self._with_numbers_as_ends(args)
         given = {id(x): x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
         stands = {i: self._stand_in(x) for i, x in given.items()}
-        call = _Call(func, args, kwargs, given, stands, name, is_set)
+        call = TorchFunctionCall(func, args, kwargs, given, stands, name, is_set)
         node = call.node()
         if not given and not schemas(node) and own_name(node) not in PYTHON:
             return func(*args, **kwargs)  # a mode of PyTorch, or a tensor of what is none
@@ -261,7 +261,7 @@ class _CodeRun(CodeMode):
 
         return (args[0], with_ends(args[1], end), *args[2:]) if len(args) > 1 else args
 
-    def _computed(self, call: _Call, node: Node) -> Any:
+    def _computed(self, call: TorchFunctionCall, node: Node) -> Any:
         """What an op gives, or what follows from shapes alone."""
         shown, is_written = call.shown()
         if shown is not _UNKNOWN and not is_written and not _tensors(shown):
@@ -331,7 +331,7 @@ class _CodeRun(CodeMode):
         return ComplexCell.of(cell) if x.is_complex() else cell
 
 
-class _Numbers(TorchFunctionMode):
+class _NumbersOfRun(TorchFunctionMode):
     """Within the block Python's numbers of tensors are those that the run has computed."""
 
     def __init__(self, run: _CodeRun) -> None:
@@ -347,7 +347,7 @@ class _Numbers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Call:
+class TorchFunctionCall:
     """A call of one of PyTorch's functions.
 
     given: the tensors among its arguments, by id; stands: what stands for each; nodes: its place in the node.
