@@ -96,7 +96,16 @@ def results(net: Any, x: Any) -> Any:
         "nonzero": (x > 0).nonzero(),
         "topk": torch.topk(x, 2).indices,
         "number": x.shape[0],
-        "kept": [str(x.dtype), x.dim(), x.is_contiguous(), x.requires_grad, x.device.type, tuple(x.stride())],
+        "kept": [
+            x.type(),
+            x.get_device(),
+            str(x.dtype),
+            x.dim(),
+            x.is_contiguous(),
+            x.requires_grad,
+            x.device.type,
+            tuple(x.stride()),
+        ],
     }
 
 
@@ -139,7 +148,7 @@ def made(net: Any, x: Any) -> Any:
         picked,
         torch.linspace(0, 1, 4),
         torch.eye(3)[[2, 0]],
-        x.type_as(steps),
+        x.type_as(steps).type(x.type()),
     )
 
 

@@ -190,3 +190,29 @@ def test_sizes_that_nothing_reads_but_checks_are_left_out() -> None:
     net = Blur()
     parity = convert.check(net, convert.from_torch(net, x, share=False), x)
     assert max(parity.output, parity.gradient) < 1e-5
+
+
+def test_writes_at_numbers_of_tensors_are_no_checks() -> None:
+    """Nothing reads the results of `out[n:] = x[n:] @ w` and `out += n`, which Dynamo's graphs have."""
+    import operator
+
+    import torch
+
+    from lamina.convert.torch import FxProgram
+
+    graph = torch.fx.Graph()
+    x, w, at = (graph.placeholder(name) for name in ("x", "w", "at"))
+    number = graph.call_method("item", (at,))
+    checked = graph.call_function(operator.ge, (number, 0))
+    graph.call_function(torch._assert, (checked, "a count"))
+    out = graph.call_method("new_zeros", (x, (4, 2)))
+    part = graph.call_function(operator.getitem, (x, slice(number, None)))
+    product = graph.call_function(operator.matmul, (part, w))
+    graph.call_function(operator.setitem, (out, slice(number, None), product))
+    graph.call_function(operator.iadd, (out, number))
+    graph.output((out,))
+    rows, weights = torch.randn(4, 3), torch.randn(3, 2)
+    program = FxProgram(torch.fx.GraphModule({}, graph))
+    found = program(*(lm.tensor(v.numpy()) for v in (rows, weights, torch.tensor(1))))
+    wanted = torch.cat([torch.zeros(1, 2), rows[1:] @ weights]) + 1
+    np.testing.assert_allclose(found.outputs[0].numpy(), wanted.numpy(), rtol=1e-5)

@@ -84,6 +84,9 @@ CASES = [
     "torch.bincount(torch.tensor([0, 2, 2, 5])) + 0 * x.sum().long()",
     "torch.bincount(torch.tensor([0, 2, 2, 5]), minlength=8) + 0 * x.sum().long()",
     "torch.bincount(torch.tensor([0, 2, 2]), x[0, 0, 0, :3])",
+    "torch._convert_indices_from_coo_to_csr(torch.tensor([0, 0, 2, 3, 3, 3]), 5) + 0 * x.sum().long()",
+    "torch._convert_indices_from_coo_to_csr(torch.tensor([1, 4]), 5, out_int32=True) + 0 * x.sum().int()",
+    "torch._convert_indices_from_csr_to_coo(torch.tensor([0, 2, 2, 3, 6, 6]), torch.arange(6)) + 0 * x.sum().long()",
     *(
         f"{call}, dtype=torch.float64)"
         for call in (

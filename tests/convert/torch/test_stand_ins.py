@@ -48,12 +48,12 @@ def test_complex_numbers_and_values_of_a_record_are_kept_as_numbers() -> None:
 
 def test_none_computes_outside_of_a_run() -> None:
     from lamina.convert.torch.cells import Cell
-    from lamina.convert.torch.stand_ins import CodeMode, StandInError, is_running_code, stand_in
+    from lamina.convert.torch.stand_ins import CodeMode, StandInError, running_code, stand_in
 
     with pytest.raises(
         StandInError, match=r"sum: a tensor that a converted network's code made.*return it from forward"
     ):
         stand_in(Cell(lm.ones(2))).sum()
-    assert not is_running_code()
-    with CodeMode():
-        assert is_running_code()
+    assert running_code() is None
+    with CodeMode() as mode:
+        assert running_code() is mode

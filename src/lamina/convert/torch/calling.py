@@ -9,8 +9,8 @@ far. No call is compiled, and each goes through PyTorch's and Lamina's dispatch:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from types import FunctionType, GetSetDescriptorType
 from typing import Any, TypeAlias
@@ -37,6 +37,7 @@ from lamina.convert.torch.known_numbers import READS
 from lamina.convert.torch.memory import real_form, torch_tensor
 from lamina.convert.torch.node import TorchConversionError, dtype_of, known
 from lamina.convert.torch.objects import ObjectAttributes, holds_tensors
+from lamina.convert.torch.own_gradients import applied
 from lamina.convert.torch.raising import own_frame
 from lamina.convert.torch.selecting import taken
 from lamina.convert.torch.stand_ins import CodeMode, StandIn, stand_in
@@ -129,7 +130,7 @@ def run_code(
     """
 
     def run(on_a_tape: bool) -> GraphResults:
-        return _CodeRun(module, state, operands, on_a_tape)(stays, inputs)
+        return _CodeRun(module, stays, state, operands, on_a_tape)(inputs)
 
     try:
         return run(False)
@@ -141,10 +142,16 @@ class _CodeRun(CodeMode):
     """One run of a module's code: within it every call of PyTorch's functions is computed by ops."""
 
     def __init__(
-        self, module: torch.nn.Module, state: Mapping[str, Any], operands: Sequence[Any], on_a_tape: bool
+        self,
+        module: torch.nn.Module,
+        stays: Sequence[str],
+        state: Mapping[str, Any],
+        operands: Sequence[Any],
+        on_a_tape: bool,
     ) -> None:
         super().__init__()
-        self.module, self.state, self.operands, self.on_a_tape = module, state, operands, on_a_tape
+        self.module, self.stays, self.state, self.operands = module, stays, state, operands
+        self.on_a_tape = on_a_tape
         self._names = {id(x): name for name, x in _held(module)}
         #: Stand-ins for tensors with memory, by id; and all that were made.
         self._of_torch: dict[int, tuple[torch.Tensor, StandIn]] = {}
@@ -154,17 +161,15 @@ class _CodeRun(CodeMode):
             (x.device for x in (*operands, *map(state.get, state)) if x is not None), None
         )
 
-    def __call__(self, stays: Sequence[str], inputs: Inputs) -> GraphResults:
+    def __call__(self, inputs: Inputs) -> GraphResults:
         """Run the module for such inputs."""
-        given = [Cell(ops.operand(x)) for x in self.operands]
+        given = [Cell(_recorded(ops.operand(x))) for x in self.operands]
         before = [(part._buffers, dict(part._buffers)) for part in self.module.modules()]
-        with EXPORTING, standing(self.module, stays):
+        with EXPORTING, standing(self.module, self.stays):
             args, kwargs = inputs.arguments([stand_in(cell) for cell in given])
             own = ObjectAttributes((args, kwargs))
             try:
-                with torch.enable_grad(), ExitStack() as stack:
-                    for mode in (self, *rewriting_modes(), _NumbersOfRun(self)):  # the last decide first
-                        stack.enter_context(mode)
+                with self._running():
                     found = self.module(*args, **kwargs)
                 leaves, structure = flatten(
                     (found, own.changed()), open_dataclasses=True, opens=holds_tensors
@@ -177,6 +182,35 @@ class _CodeRun(CodeMode):
         self._settle()
         written = {i: cell.read() for i, cell in enumerate(given) if cell.version}
         return GraphResults(results, self._changed() | assigned, written, attributes)
+
+    def apply(self, function: Any, args: Sequence[Any]) -> Any:
+        """The results of a `torch.autograd.Function`: its forward and its backward pass are run here, too."""
+        return applied(function, args, self._stand_in, self._backward)
+
+    def _backward(self, function: Callable[..., Any], args: Sequence[Any]) -> list[Any]:
+        """What a function's backward gives for gradients: operands, and None."""
+
+        def run() -> list[Any]:
+            given = [stand_in(Cell(x)) if isinstance(x, Operand) else x for x in args]
+            with self._running():
+                found = function(*given)
+                several = found if isinstance(found, tuple) else (found,)
+                return [None if x is None else self._value(x) for x in several]
+
+        before, self.on_a_tape = self.on_a_tape, True
+        try:
+            with EXPORTING, standing(self.module, self.stays):
+                return tensors(on_tape(run, args))  # type: ignore[no-any-return]
+        finally:
+            self.on_a_tape = before
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Within the block each call of a function is computed."""
+        with torch.enable_grad(), ExitStack() as stack:
+            for mode in (self, *rewriting_modes(), _NumbersOfRun(self)):  # the last decide first
+                stack.enter_context(mode)
+            yield
 
     def _value(self, x: Any) -> Any:
         """A result: the operand of a tensor."""
@@ -225,6 +259,8 @@ class _CodeRun(CodeMode):
         kwargs = dict(kwargs or {})
         if func in (torch.autograd.grad, torch.Tensor.backward):
             return self._gradients(func, types, args, kwargs)
+        if (out := kwargs.pop("out", None)) is not None:
+            return self._into(out, self.__torch_function__(func, types, args, kwargs))
         name, is_set = _attribute_of(func)
         if name in _ATTRIBUTES:
             return self._attribute(name, is_set, func, args)
@@ -241,16 +277,20 @@ class _CodeRun(CodeMode):
         with self:  # what a function written in Python calls
             return inner(*args, **kwargs)
 
+    def _into(self, out: Any, found: Any) -> Any:
+        """`out`, one tensor or several, with the results written into it."""
+        for x, y in zip(_tensors(out), _tensors(found), strict=True):
+            self._stand_in(x).cell.write(self._stand_in(y).cell.read())
+        return out
+
     def numbers(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """What a function gives of the numbers of tensors."""
         leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         stands = {id(x): self._stand_in(x) for x in leaves}
         with torch._C.DisableTorchFunction():
             args, kwargs = (_mapped(x, stands, _with_numbers) for x in (args, kwargs))
-            if (
-                func in _TO_NUMPY and args[0].dtype is torch.bfloat16
-            ):  # mixed precision: the code is of float32
-                args = (args[0].float(), *args[1:])
+            if func in _TO_NUMPY and args[0].dtype is torch.bfloat16:
+                args = (args[0].float(), *args[1:])  # mixed precision: the code is of float32
             return func(*args, **kwargs)
 
     def _with_numbers_as_ends(self, args: Any) -> Any:
@@ -265,7 +305,7 @@ class _CodeRun(CodeMode):
         """What an op gives, or what follows from shapes alone."""
         shown, is_written = call.shown()
         if shown is not _UNKNOWN and not is_written and not _tensors(shown):
-            return shown
+            return self._of_place(call.func, shown)
         call.show(node, shown)
         if not _is_known(node):
             if call.given:
@@ -283,6 +323,16 @@ class _CodeRun(CodeMode):
         finally:
             run.values = {}
         return call.results(found, shown, self._made)
+
+    def _of_place(self, func: Any, shown: Any) -> Any:
+        """What follows from shapes alone, where it names the device of the tensors that are stood for."""
+        device = self._run.device
+        on_gpu = device is not None and device.kind != "cpu"
+        if isinstance(shown, str):
+            return shown.replace("torch.meta.", "torch.cuda." if on_gpu else "torch.")
+        if func in (torch.Tensor.get_device, torch.get_device):
+            return device.index if device is not None and on_gpu else -1
+        return shown
 
     def _gradients(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """torch.autograd.grad, on a tape. Raises AskedGradientError for `backward()`."""
@@ -319,14 +369,15 @@ class _CodeRun(CodeMode):
 
     def _cell(self, x: torch.Tensor) -> Cell:
         if (name := self._names.get(id(x))) is not None:
-            cell = Cell(ops.operand(self.state[name]))
+            cell = Cell(_recorded(ops.operand(self.state[name])))
         else:
             if x.device.type == "meta" or x.layout is not torch.strided:
                 raise TorchConversionError(
                     f"a tensor {tuple(x.shape)} of layout {x.layout} on {x.device}, made by what is no function of "
                     f"PyTorch's{_line()}: the network's code runs call by call, on dense tensors"
                 )
-            found = as_tensor(real_form(x.detach()))
+            with torch._C.DisableTorchFunction():
+                found = as_tensor(real_form(x.detach()))
             cell = Cell(found if self._run.device is None else found.to(self._run.device))
         return ComplexCell.of(cell) if x.is_complex() else cell
 
@@ -510,6 +561,11 @@ def _autocast_now(device: Device | None) -> Autocast:
     if torch.is_autocast_enabled(kind):
         made.enter(dtype_of(torch.get_autocast_dtype(kind)))
     return made
+
+
+def _recorded(x: Operand) -> Operand:
+    """The value that stands for an operand where calls are recorded, so that gradients may be asked for of it."""
+    return x if (by := recorder()) is None else by.read(x)
 
 
 def _is_recorded(x: Operand) -> bool:

@@ -442,7 +442,7 @@ class ConvertedModule(ConvertedPart):
         samples = [_beside(x, self.source) for x in samples]
         make = partial(exported, self.source, inputs, samples, self.stays, self._value)
         decides = any(graph.path for *_, graph in self._graphs)
-        with _modes(self.source, self):
+        with _modes(self.source, self), self._own_shapes():
             if decides:
                 self._require_few_paths(modes, operands)
             if decides and (rehearsal := self._rehearsed(inputs, operands, dtypes)) is not None:
@@ -467,6 +467,24 @@ class ConvertedModule(ConvertedPart):
         self._graphs = [*self._graphs[-GRAPHS + 1 :], (modes, inputs, dtypes, settings, graph)]
         warn_of_many(sum(bool(own.path) for *_, own in self._graphs), f"from_torch: {self.source_class}")
         return graph
+
+    @contextmanager
+    def _own_shapes(self) -> Iterator[None]:
+        """Within the block the source's buffers have the shapes that they have here: PyTorch's own calls may have
+        replaced them."""
+        before: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        for name, buffer in self.source.named_buffers():
+            path, _, own = name.rpartition(".")
+            shape = tuple(self._held(name).shape)
+            if not buffer.is_complex() and shape != tuple(buffer.shape):
+                table = self.source.get_submodule(path)._buffers
+                before.append((table, own, buffer))
+                table[own] = buffer.new_zeros(shape)
+        try:
+            yield
+        finally:
+            for table, own, buffer in before:
+                table[own] = buffer
 
     def _require_few_paths(self, modes: Modes, operands: Sequence[Any]) -> None:
         """Raise NoGraphError where calls take too many paths through the code, and drop their graphs."""

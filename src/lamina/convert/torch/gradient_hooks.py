@@ -20,7 +20,7 @@ from torch.fx import Node
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from lamina.convert.torch.node import TorchConversionError
-from lamina.convert.torch.stand_ins import StandIn, is_running_code, is_valueless
+from lamina.convert.torch.stand_ins import StandIn, is_valueless, running_code
 from lamina.convert.torch.targets import name_of
 
 #: From the gradients of results to those of arguments; None where there are none.
@@ -175,7 +175,7 @@ def _floats(values: Sequence[Any]) -> list[int]:
 
 def _registered(x: Any, stand: Stand, own: Any, hook: Callable[..., Any]) -> Any:
     """Adds the call that represents a tensor's hook: `placed` routes all readers of the tensor through it."""
-    if not (is_valueless(x) or is_running_code()) or not x.requires_grad:
+    if not (is_valueless(x) or running_code()) or not x.requires_grad:
         return own(x, hook)
     if x.is_leaf:
         raise TorchConversionError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from lamina import ops
@@ -94,6 +95,24 @@ def entropy(call: TorchCall) -> Any:
     """-x log x; minus infinity below zero."""
     x = call["input"]
     return ops.where(ops.lt(x, 0), float("-inf"), -ops.xlogy(x, x))
+
+
+@converts("_convert_indices_from_coo_to_csr")
+def row_pointers(call: TorchCall) -> Any:
+    """Where each row begins among sorted row indices (S,), and the end: (rows + 1,). As a sparse matrix's (CSR)."""
+    rows = call["input"]
+    found = ops.searchsorted(rows, ops.cast(ops.operand(np.arange(call["size"] + 1)), rows.dtype))
+    return ops.cast(found, "int32" if call.get("out_int32") else "int64")
+
+
+@converts("_convert_indices_from_csr_to_coo")
+def row_indices(call: TorchCall) -> Any:
+    """The row and the column (2, S) of each element, of the beginnings of rows and the columns (S,)."""
+    begins, columns = call["crow_indices"], call["col_indices"]
+    places = ops.cast(ops.operand(np.arange(columns.shape[0])), begins.dtype)
+    kind = "int32" if call.get("out_int32") else "int64"
+    pair = [ops.cast(ops.searchsorted(begins, places, right=True), kind) - 1, ops.cast(columns, kind)]
+    return ops.stack(pair[::-1] if call.get("transpose") else pair)
 
 
 @converts("bincount")

@@ -19,7 +19,7 @@ from torch.fx.node import map_arg
 from lamina import ops
 from lamina.convert.torch.cells import Cell
 from lamina.convert.torch.node import is_operand, known
-from lamina.convert.torch.targets import example, name_of
+from lamina.convert.torch.targets import example, name_of, written_operator
 from lamina.graph import Value
 from lamina.graph.ir.graph import reachable
 from lamina.ops.primitives.marker import Marker
@@ -185,12 +185,16 @@ def _nodes(value: Any) -> list[Node]:
 
 #: Types of a schema's arguments that are a number or a tensor.
 _VALUES = ("Tensor", "number", "Scalar")
+#: Python's functions of tensors alone.
+_PARTS = ("getitem", "setitem", "delitem", "matmul")
 #: How the names of PyTorch's assertions start.
 _CHECKS = ("_assert", "_check", "sym_constrain")
 
 
 def _is_arithmetic(node: Node) -> bool:
-    """Whether a node is Python's arithmetic, of numbers or of what has operators."""
+    """Whether a node is Python's arithmetic, of numbers or of what has operators; not a write, or a part of a tensor."""
+    if name_of(node) in _PARTS or written_operator(node.target) is not None:
+        return False
     return getattr(node.target, "__module__", "") in ("_operator", "math") or name_of(node).startswith("sym_")
 
 

@@ -6,7 +6,7 @@ is in its cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,9 +51,9 @@ class StandIn(torch.Tensor):
 def stand_in(cell: Cell, meta: torch.Tensor | None = None) -> StandIn:
     """The stand-in for a cell's value. meta: a tensor of its shape and dtype, to share the memory with."""
     shape, dtype = _kind(cell)
-    if meta is None or tuple(meta.shape) != shape or meta.dtype != dtype:
-        meta = torch.empty(shape, dtype=dtype, device="meta")
     with torch._C.DisableTorchFunction():
+        if meta is None or tuple(meta.shape) != shape or meta.dtype != dtype:
+            meta = torch.empty(shape, dtype=dtype, device="meta")
         made: StandIn = meta.detach().as_subclass(StandIn)
         made.cell, made.meta = cell, made.as_subclass(torch.Tensor)
     return made
@@ -71,10 +71,15 @@ def _kind(cell: Cell) -> tuple[tuple[int, ...], torch.dtype]:
 class CodeMode(TorchFunctionMode):
     """Within the block a network's code is run with stand-ins."""
 
+    def apply(self, function: Any, args: Sequence[Any]) -> Any:
+        """The results of a `torch.autograd.Function`, whose code is run, too."""
+        raise NotImplementedError
 
-def is_running_code() -> bool:
-    """Whether this thread runs a network's code with stand-ins."""
-    return any(isinstance(mode, CodeMode) for mode in _get_current_function_mode_stack())
+
+def running_code() -> CodeMode | None:
+    """What runs a network's code with stand-ins in this thread."""
+    modes = _get_current_function_mode_stack()
+    return next((mode for mode in modes if isinstance(mode, CodeMode)), None)
 
 
 def is_valueless(x: Any) -> bool:

@@ -34,7 +34,7 @@ from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.node import TorchCall, TorchConversionError, converts
 from lamina.convert.torch.report import LeftCalls
 from lamina.convert.torch.samples import samples, unknown_sizes, with_values
-from lamina.convert.torch.stand_ins import is_valueless
+from lamina.convert.torch.stand_ins import is_valueless, running_code
 from lamina.ops.core import Array, bind
 from lamina.ops.custom import CustomOp
 from lamina.spec import DTYPES, Spec, as_dtype
@@ -309,9 +309,12 @@ def _chosen(module: torch.nn.Module, path: str, exclude: Exclude, whole: bool) -
 @contextmanager
 def standing(network: torch.nn.Module, paths: Iterable[str]) -> Iterator[list[StayingCall]]:
     """Within the block each call of these modules, of functions with a custom gradient and of hooks on
-    gradients becomes one node of a graph; yields the list of the calls.
+    gradients becomes one node of a graph; yields the list of the calls. Within another such block that one's hold.
     """
     calls: list[StayingCall] = []
+    if "apply" in vars(_SingleLevelFunction):
+        yield calls
+        return
     modules = {path: network.get_submodule(path) for path in paths}
     for path, module in modules.items():
         module.forward = partial(_stand_in, calls, path, module, module.forward)
@@ -329,7 +332,7 @@ def _applied(calls: list[StayingCall], function: Any, *args: Any) -> Any:
     """A call of a `torch.autograd.Function`. Checkpoints are replaced by their calls; PyTorch's other ones are
     inlined.
 
-    Raises TorchConversionError if it is passed a function, which could hide parameters.
+    Raises TorchConversionError if it is passed a function, which could hide parameters, while a graph is made.
     """
     apply = super(_SingleLevelFunction, function).apply
     leaves = flatten(args, open_dataclasses=True)[0]
@@ -340,6 +343,8 @@ def _applied(calls: list[StayingCall], function: Any, *args: Any) -> Any:
         return run(*inputs)
     if function.__module__.startswith("torch."):
         return apply(*args)
+    if any(map(callable, leaves)) and (code := running_code()) is not None:
+        return code.apply(function, args)
     if any(map(callable, leaves)):
         raise TorchConversionError(
             f"the autograd function {function.__name__} calls a function that it is given, which hides parameters: "

@@ -93,12 +93,12 @@ def _reaches(node: Any, kind: str, sides: tuple[int, ...]) -> bool:
 
 def _along(step: TorchStep, x: Any, axis: int, m: AxisMap) -> Any:
     """One axis: a gather of single elements, or the product with the matrix of weights."""
-    table, rank = m.table, step.specs[0].ndim
+    table = m.table
     if table.longest <= 1 and (table.weight == 1).all():
         at = np.full(table.rows, m.source, np.int64)
         at[table.counts == 1] = table.at
         if (table.counts != 1).any():  # a zero after the last element, for positions outside
-            x = functional.pad(x, [0, 0] * (rank - 1 - axis) + [0, 1])
+            x = functional.pad(x, [0, 0] * (x.ndim - 1 - axis) + [0, 1])
         return torch.index_select(x, axis, step.constant(at))
     matrix = np.zeros((m.source, m.target))
     np.add.at(matrix, (table.at, np.repeat(np.arange(table.rows), table.counts)), table.weight)

@@ -71,7 +71,9 @@ def _inside(step: TorchStep, starts: Any, rows: Any) -> Any:
 
 @writes(EmbeddingSum)
 def embedding_sum(step: TorchStep, table: Any, index: Any) -> Any:
-    """F.embedding_bag."""
+    """F.embedding_bag, which takes no empty bags of one size: their sums are zero."""
+    if not index.size(1):
+        return functional.embedding(index, table).sum(1)
     return functional.embedding_bag(index, table, mode="mean" if step.op.mean else "sum")
 
 
