@@ -196,8 +196,10 @@ def test_writes_at_numbers_of_tensors_are_no_checks() -> None:
     """Nothing reads the results of `out[n:] = x[n:] @ w` and `out += n`, which Dynamo's graphs have."""
     import operator
 
+    import numpy as np
     import torch
 
+    import lamina as lm
     from lamina.convert.torch import FxProgram
 
     graph = torch.fx.Graph()

@@ -192,7 +192,7 @@ _CHECKS = ("_assert", "_check", "sym_constrain")
 
 
 def _is_arithmetic(node: Node) -> bool:
-    """Whether a node is Python's arithmetic, of numbers or of what has operators; not a write, or a part of a tensor."""
+    """Whether a node is Python's arithmetic, of numbers or of what has operators: no write, no part of a tensor."""
     if name_of(node) in _PARTS or written_operator(node.target) is not None:
         return False
     return getattr(node.target, "__module__", "") in ("_operator", "math") or name_of(node).startswith("sym_")
