@@ -1419,3 +1419,32 @@ def test_further_numbers_are_computed_op_by_op() -> None:
         positive.program(np.full(30, 2, np.float32))
     found["x"].copy_(found["x"] + 1)  # in memory of its own
     assert x[0] == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*16 programs:UserWarning")
+def test_calls_without_a_program_take_turns_with_those_that_have_one() -> None:
+    """Each of them updates the same tensor, in four threads."""
+    total = lm.zeros(())
+
+    @lm.jit
+    def positive(x: Any) -> Any:
+        chosen = x[x > 0]
+        total.copy_(total + chosen.shape[0])
+        return chosen.sum()
+
+    counts = [(7 * thread + i) % 24 for thread in range(4) for i in range(30)]
+    wrong: list[int] = []
+
+    def work(own: list[int]) -> None:
+        for count in own:
+            if float(positive((np.arange(30) < count).astype(np.float32))) != count:
+                wrong.append(count)
+
+    threads = [threading.Thread(target=work, args=(counts[30 * i : 30 * i + 30],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert float(total) == sum(counts)
+    assert len(positive._programs) == 16

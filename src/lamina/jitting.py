@@ -23,6 +23,7 @@ from lamina.graph.run.call_tuning import CallTuner
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.graph.run.tuning import TuningState
+from lamina.graph.run.turn import Turns, turns_of
 from lamina.graph.transforms.arguments import HasParameters, is_plain_record
 from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
@@ -164,13 +165,11 @@ class Jitted(Generic[P, R]):
         if recorder() is not None or any(isinstance(x, Value) for x in given.leaves):
             return self.fn(*args, **kwargs)
         arrays = [plain_array(x) for x in given.arrays]
-        program = self._program(given)
-        if (
-            isinstance(program, Traced)
-            and key is not None
-            and len(found) < _MOST_KNOWN
-            and not program.numbers
-        ):
+        while isinstance(program := self._program(given), ComputedOnce):
+            with program.turns():
+                if program.numbers.is_current():
+                    return program.run()  # type: ignore[no-any-return]
+        if key is not None and len(found) < _MOST_KNOWN and not program.numbers:
             kept = [(x.spec, x.device) for x in given.leaves]
             found[key] = _KnownTrace(kept, policy, program)
         return program.run(arrays)  # type: ignore[no-any-return]
@@ -444,7 +443,12 @@ class ComputedOnce:
         """Those that the trace depends on."""
         return self.capture.numbers
 
-    def run(self, inputs: Sequence[Any]) -> Any:
+    def turns(self) -> Turns:
+        """Within the block no other call updates what this one updates, or reads."""
+        tensors = self.capture.tensors
+        return turns_of(tensors.values(), [tensors[key] for key in self.capture.written])
+
+    def run(self) -> Any:
         """The results of the call for which it was traced, and what the function writes."""
         capture, written = self.capture, list(self.capture.written.items())
         self.numbers.given = {**self.numbers.given, **{value: ask() for value, ask in capture.feeds}}

@@ -473,3 +473,29 @@ def test_what_draws_numbers_has_no_saved_plan(tmp_path: Path) -> None:
         inferer(floats(2, 3))
         with pytest.raises(ValueError, match="Noisy draws random numbers, and a saved plan has no generator"):
             inferer.save(tmp_path / "plan")
+
+
+def test_networks_that_need_the_numbers_of_a_call_are_computed_op_by_op() -> None:
+    class Selecting(nn.Module):
+        def __init__(self) -> None:
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: lm.Tensor) -> tuple[lm.Tensor, lm.Tensor]:
+            chosen = x[x[:, 0] > 0]
+            return self.layer(chosen), ops.rand(2)
+
+    net = Selecting()
+    predictor = Predictor(net, device="cpu", precision="bf16")
+    drawn = []
+    for count in (3, 0, 5):
+        x = np.where(np.arange(6)[:, None] < count, 1, -1) * np.ones((6, 4), np.float32)
+        if not drawn:
+            with pytest.warns(UserWarning, match="Predictor of Selecting: computed op by op in each call"):
+                y, numbers = predictor(x)
+        else:
+            y, numbers = predictor(x)
+        assert y.shape == (count, 3)
+        np.testing.assert_allclose(y.numpy(), net(lm.ones((6, 4)))[0].numpy()[:count], rtol=0.02, atol=0.02)
+        drawn.append(numbers.numpy().tolist())
+    assert len({tuple(numbers) for numbers in drawn}) == 3  # its generator goes on
+    assert len(predictor._programs) == 0

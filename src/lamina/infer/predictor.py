@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -113,9 +113,8 @@ class Predictor(Checked):
                 return known.use((inputs,))
         given, structure = flatten_arrays((inputs, *more) if more else inputs, type(self).__name__)
         kind = _InputKind(structure, tuple([array_spec(x) for x in given]), policy)
-        try:
-            use = self._uses.get(kind) or self._use(kind)
-        except CallNeededError:
+        use = self._uses.get(kind) or self._use_if_recorded(kind)
+        if use is None:
             return self._at_once(structure, given)
         self._programs.touch(use.program)
         if alone and len(found) < _MOST_KNOWN:
@@ -243,17 +242,18 @@ class Predictor(Checked):
         while True:
             made: list[Structure] = []
             forward = self._forward(structure, generators, made)
-            before = [g.state.clone() for g in generators]
-            values = [constant(x.to(self.device)) for x in (*self._held.values(), *given, *before)]
             try:
-                with self._computing():
+                with self._computing(), _drawing.lock if generators else nullcontext():
+                    held = (*self._held.values(), *given, *(g.state.clone() for g in generators))
+                    values = [constant(x.to(self.device)) for x in held]
                     found = tensors(on_tape(partial(forward, *values)))
+                    count = len(found) - len(generators)
+                    for generator, after in zip(generators, found[count:], strict=True):
+                        generator.state.copy_(after)
             except UnknownGenerator as error:
                 generators = (*generators, error.generator)
                 continue
-            for generator, after in zip(generators, found[len(found) - len(generators) :], strict=True):
-                generator.state.copy_(after)
-            return _tree.unflatten(made[-1], found[: len(found) - len(generators)])
+            return _tree.unflatten(made[-1], found[:count])
 
     def compiled(self, graph: Graph) -> Executable:
         """The executable of a traced graph."""
@@ -273,6 +273,13 @@ class Predictor(Checked):
         """beside: executables that share the current weights."""
         if self._held:
             executable.load(dict(enumerate(self._held.values())), beside)
+
+    def _use_if_recorded(self, kind: _InputKind) -> _Use | None:
+        """The program that serves inputs of a kind; None where no graph serves calls with other numbers."""
+        try:
+            return self._use(kind)
+        except CallNeededError:
+            return None
 
     def _use(self, kind: _InputKind) -> _Use:
         """The program that serves inputs of a kind: one for more samples if proven equivalent, else its own."""

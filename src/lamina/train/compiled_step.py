@@ -10,6 +10,7 @@ from typing import Any
 from lamina.distributed.alike import collectives_of
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.call_numbers import CallNumbers, SameNumbers
+from lamina.graph.run.turn import turns_of
 from lamina.runtime import Device
 from lamina.spec import Spec
 from lamina.tensors import Tensor
@@ -150,9 +151,11 @@ class ComputedStep:
         moved = [(x, new) for (x, value), new in pairs if new is not value]
         updated = [self.closed.kept[i] for i in self.closed.updated]
         moved += zip(updated, self.closed.outputs, strict=True)
-        made = self.numbers.results([*figures, *(v for _, v in moved)])
-        for (x, _), new in zip(moved, made[len(figures) :], strict=True):
-            x.copy_(new)
+        tensors = [x for x, _ in moved]
+        with turns_of(tensors, tensors):
+            made = self.numbers.results([*figures, *(v for _, v in moved)])
+            for x, new in zip(tensors, made[len(figures) :], strict=True):
+                x.copy_(new)
         return made[: len(figures)]
 
 

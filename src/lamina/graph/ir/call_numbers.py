@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from operator import attrgetter
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -36,6 +37,12 @@ class CallNumbers:
         self.may_serve_once = self.serves_once = False
         self.finals: list[Callable[[Callable[[Value], Tensor]], None]] = []
         self._computed: dict[Value, Tensor] = {}
+        # Tensors of the closure with the version that was read; not kept: those that the function makes are dropped.
+        self._read: list[tuple[ref[Tensor], int]] = []
+
+    def is_current(self) -> bool:
+        """Whether none of the tensors that were read has been written since."""
+        return all((x := held()) is None or x.version == version for held, version in self._read)
 
     def results(self, values: Iterable[Value]) -> list[Tensor]:
         """The numbers of values in this call, each in memory of its own."""
@@ -73,11 +80,14 @@ class CallNumbers:
         known = self._computed
         nodes = _not_yet([value], known)
         inputs = {v for v in (value, *(v for node in nodes for v in node.inputs)) if v.node is None}
-        tensors = {**self.closure(), **self.given}
+        closure = self.closure()
+        tensors = {**closure, **self.given}
         if not self.given or any(v not in tensors and tensor_of(v) is None for v in inputs):
             return None
         for v in inputs - known.keys():
             held = tensors[v] if v in tensors else tensor_of(v)
+            if v in closure:
+                self._read.append((ref(closure[v]), closure[v].version))
             # A twin on the same memory: the record drops tensors of the function to which nothing else refers.
             known[v] = copy(as_tensor(held).to(value.device))
         for node in nodes:
