@@ -174,7 +174,8 @@ class ConvertedModule(ConvertedPart):
         """The network's outputs, nested as the module nests them, for inputs nested as it takes them.
 
         Where no graph can be made, or each call would take another one, the module's own code is run call by call.
-        Raises TorchConversionError where that cannot be either: with `fullgraph`, in a training step, in an export.
+        Raises TorchConversionError where that cannot be either: with `fullgraph`, in an export, in a training step of
+        several ranks.
         """
         inputs, tensors = Inputs.of(args, kwargs)
         operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
@@ -254,7 +255,8 @@ class ConvertedModule(ConvertedPart):
         return found
 
     def _may_run_code(self, operands: Sequence[Any]) -> bool:
-        """Whether the module's own code may compute a call instead of a graph."""
+        """Whether the module's own code may compute a call instead of a graph; a record of the call then serves it
+        alone."""
         by = recorder()
         return not self.fullgraph and (_is_computed(operands) or (by is not None and by.serves_once()))
 
@@ -489,7 +491,7 @@ class ConvertedModule(ConvertedPart):
     def _require_few_paths(self, modes: Modes, operands: Sequence[Any]) -> None:
         """Raise NoGraphError where calls take too many paths through the code, and drop their graphs."""
         count = sum(bool(graph.path) and own == modes for own, *_, graph in self._graphs)
-        if not self._may_run_code(operands) or not self._code.is_another_path(count):
+        if not self._code.is_another_path(count) or not self._may_run_code(operands):
             return
         self._graphs = [kept for kept in self._graphs if not (kept[0] == modes and kept[-1].path)]
         raise NoGraphError(
@@ -581,11 +583,11 @@ def from_torch(
     including their submodules: each call of one is one op that PyTorch computes and differentiates (once); their
     parameters and buffers belong to the converted network like all others. fullgraph: raise TorchConversionError for
     code that no graph holds, or that takes another one in each call. By default it is run call by call, each call of
-    a function of PyTorch computed at once by its op, with a warning: also in lamina.jit and a Predictor.
+    a function of PyTorch computed at once by its op, with a warning: also in lamina.jit, train_step and a Predictor.
 
-    Raises TorchConversionError for unsupported functions, with the function and the line that calls it, and for
-    modules that torch.export cannot export; ValueError where exclude is true for the whole network. Source:
-    torch.export's training IR; exclusion as in cudnn.torch's `cudnn.convert`.
+    Raises TorchConversionError for unsupported functions, with the function and the line that calls it; ValueError
+    where exclude is true for the whole network. Source: torch.export's training IR; exclusion as in cudnn.torch's
+    `cudnn.convert`.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: takes a torch.nn.Module, got {type(module).__name__}")
